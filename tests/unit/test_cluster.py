@@ -244,7 +244,7 @@ def test_the_reason_that_is_given_for_one_cluster_is_not_that_of_another_in_anot
 
 
 def test_a_topic_that_was_deleted_is_asked_for_by_name() -> None:
-    assert fetch_request({}, {("t", 0): 5}, 13, 1, 1, 1, 1, {}).API_VERSION == 12
+    assert fetch_request({}, {("t", 0): 5}, 13, 1, {("t", 0): 1}, 1, 1, {}).API_VERSION == 12
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])

@@ -49,7 +49,7 @@ class SilentSource:
     def __init__(self, leaders: int, *, is_far: bool = False) -> None:
         self.leaders, self.is_far, self.moved = leaders, is_far, 0
         self.asked: list[Asked] = []
-        self.partition_bytes: set[int] = set()
+        self.partition_bytes: list[dict[int, int]] = []  # size limit of each partition, by request
         self.places: list[dict[int, tuple[int, int]]] = []  # offset and epoch of each partition, by request
         self.responses: list[Any] = []
 
@@ -73,7 +73,7 @@ class SilentSource:
 
     def fetch(self, node: int, offsets: Mapping[PartitionKey, int], max_bytes: int, lane: int, **given: Any) -> Any:
         self.asked.append((node, lane, frozenset(partition for _, partition in offsets), max_bytes))
-        self.partition_bytes.add(given["partition_max_bytes"])
+        self.partition_bytes.append({key[1]: size for key, size in given["partition_max_bytes"].items()})
         self.places.append({key[1]: (offset, given["epochs"][key]) for key, offset in offsets.items()})
         self.responses.append(Future())
         return self.responses[-1]
@@ -102,7 +102,8 @@ def test_each_connection_has_one_request_under_way_with_partitions_of_its_own(fl
     assert all(partition % 2 == node for node, _, partitions, _ in source.asked for partition in partitions)
     shares = sorted((node, lane, len(partitions)) for node, lane, partitions, _ in source.asked)
     assert shares == [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 1)]
-    assert source.partition_bytes == {flow.batch_memory_bytes // 8}, "one partition may have a whole response"
+    sizes = {size for sizes in source.partition_bytes for size in sizes.values()}
+    assert sizes == {flow.batch_memory_bytes // 8}, "one partition may have a whole response"
 
 
 @pytest.mark.parametrize("leaders", [1, 4, 30])
@@ -112,7 +113,7 @@ def test_what_is_held_is_bounded_however_many_leaders_there_are(flow: Flow, lead
     assert len(source.asked) == leaders
     # One response of each connection is written while the next one arrives.
     assert 2 * sum(size for *_, size in source.asked) <= flow.batch_memory_bytes
-    assert max(source.partition_bytes) <= PARTITION_FETCH_BYTES
+    assert max(size for sizes in source.partition_bytes for size in sizes.values()) <= PARTITION_FETCH_BYTES
 
 
 def test_what_is_held_is_bounded_though_leaders_are_asked_one_after_the_other(flow: Flow) -> None:
@@ -144,6 +145,61 @@ def test_topics_that_give_way_are_read_last_and_nothing_is_while_the_rate_is_use
     reading._under_way.clear()
     reading.fetch(lambda _: FETCH_BYTES)
     assert {*reading._under_way[0, 0].places} == {("old", 0)}
+
+
+class Wide:
+    """Reads 300 partitions of one leader, of each of which a plan has a few batches."""
+
+    def __init__(self, flow: Flow, planned: int = 20) -> None:
+        self.source, self.end = SilentSource(1), 10 * planned
+        self.stretches = {("t", number): Stretch("t", number, "", "a.t", 0, 0, 0, self.end) for number in range(300)}
+        self.asking = fetcher(flow, self.source, 0, stretches=self.stretches)
+        self.intake = Intake(flow, self.source, None, self.asking.limits, self.stretches, self.asking)  # type: ignore[arg-type]
+
+    def ask(self) -> dict[int, int]:
+        """Asks for more; returns the size limit of each partition."""
+        self.asking.fetch(lambda _: FETCH_BYTES)
+        return self.source.partition_bytes[-1]
+
+    def answer(self, partitions: Iterable[int], batches: int, stable_end: int) -> None:
+        """Answers with as many batches of each partition, whose logs end where they do."""
+        given = NOTHING | {"records": even_log(batches), "last_stable_offset": stable_end}
+        self.source.responses[-1].success([Fetched("t", partition, **given) for partition in partitions])
+        finished(self.intake.accept())
+
+
+def test_partitions_with_long_logs_are_asked_for_what_is_planned_so_that_a_response_has_many_of_them(
+    flow: Flow,
+) -> None:
+    wide = Wide(flow, planned=200)
+    assert {*wide.ask().values()} == {PARTITION_FETCH_BYTES}, "nothing is known"
+    wide.answer(range(4), 400, stable_end=1_000_000)
+    asked = wide.ask()
+    assert asked.keys() == {*range(4, 300)}, "the plan has no more of those that have come"
+    (size,) = {*asked.values()}
+    assert 220 * BATCH_BYTES < size < 222 * BATCH_BYTES, "their topic tells what they will take"
+    assert wide.asking.asked_bytes == FETCH_BYTES < 296 * size
+    wide.answer([4], 50, stable_end=1_000_000)
+    assert 165 * BATCH_BYTES < wide.ask()[4] < 167 * BATCH_BYTES, "what is left of it"
+
+
+def test_partitions_are_asked_for_as_much_as_ever_where_little_lies_behind_what_is_planned(flow: Flow) -> None:
+    wide = Wide(flow)
+    wide.ask()
+    wide.answer([0], 19, stable_end=wide.end)
+    assert {*wide.ask().values()} == {PARTITION_FETCH_BYTES}
+    wide.answer([1], 20, stable_end=1_000_000)
+    asked = wide.ask()
+    assert asked[0] == PARTITION_FETCH_BYTES, "its last record may be as large as any"
+    assert asked[2] < PARTITION_FETCH_BYTES
+
+
+def test_a_partition_is_asked_for_its_share_at_least_whatever_its_log_claims(flow: Flow) -> None:
+    wide = Wide(flow, planned=1)
+    wide.ask()
+    wide.answer([0], 400, stable_end=1_000_000)
+    share = FETCH_BYTES // 299
+    assert {*wide.ask().values()} == {max(share, int(2.1 * BATCH_BYTES))}
 
 
 # -- what is asked ahead ----------------------------------------------------------------------------

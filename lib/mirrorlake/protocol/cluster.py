@@ -435,7 +435,7 @@ class Cluster(NetworkClient):
         node: int,
         offsets: Mapping[PartitionKey, int],
         max_bytes: int,
-        partition_max_bytes: int,
+        partition_max_bytes: int | Mapping[PartitionKey, int],
         max_wait_ms: int,
         isolation: int = READ_COMMITTED,
         epochs: Mapping[PartitionKey, int] | None = None,
@@ -450,13 +450,15 @@ class Cluster(NetworkClient):
             node: the node id of the leader.
             offsets: the first offset to read, by partition.
             max_bytes: the size limit of the response.
-            partition_max_bytes: the size limit of each partition.
+            partition_max_bytes: the size limit of each partition, or of all of them.
             max_wait_ms: the longest time that the broker waits for records.
             isolation: READ_COMMITTED or READ_UNCOMMITTED.
             epochs: the leader epoch of the batch read last, by partition. The broker uses it to detect a
                 diverged log (KIP-595).
             lane: the number of the connection.
         """
+        if isinstance(partition_max_bytes, int):
+            partition_max_bytes = dict.fromkeys(offsets, partition_max_bytes)
         request = fetch_request(
             self.topics,
             offsets,

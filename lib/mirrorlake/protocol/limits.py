@@ -21,6 +21,13 @@ class Density(NamedTuple):
     batches_per_byte: float
 
 
+class LogSize(NamedTuple):
+    """What an offset and a batch take in the log of one partition, on average of the last response."""
+
+    bytes_per_offset: float
+    bytes_per_batch: float
+
+
 @dataclass
 class Limits:
     """What attempts have learnt of a cluster, for later ones: limits of batches, its rate, ends of logs.
@@ -57,6 +64,7 @@ class Limits:
     rates: dict[str, int] = field(default_factory=dict)
     damaged: dict[PartitionKey, tuple[int, int, int]] = field(default_factory=dict)
     densities: dict[PartitionKey, Density] = field(default_factory=dict)
+    log_sizes: dict[PartitionKey, LogSize | None] = field(default_factory=dict)
 
     def begin(self, generation: int) -> None:
         """Forgets what does not hold for another generation."""

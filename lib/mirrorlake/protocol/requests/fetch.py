@@ -50,7 +50,7 @@ def fetch_request(
     offsets: Mapping[PartitionKey, int],
     newest: int,
     max_bytes: int,
-    partition_max_bytes: int,
+    partition_max_bytes: Mapping[PartitionKey, int],
     max_wait_ms: int,
     isolation: int,
     epochs: Mapping[PartitionKey, int],
@@ -71,7 +71,7 @@ def fetch_request(
                     current_leader_epoch=epoch_of(topics, topic, index),
                     fetch_offset=offsets[topic, index],
                     log_start_offset=-1,
-                    partition_max_bytes=partition_max_bytes,
+                    partition_max_bytes=partition_max_bytes[topic, index],
                     last_fetched_epoch=epochs.get((topic, index), -1) if newest >= 12 else -1,
                 )
                 for _, index in group

@@ -22,7 +22,7 @@ from mirrorlake.jobs.mirror.copy.throttle import Throttle
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.record_batch import FetchedLog
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.limits import Density, Limits
+from mirrorlake.protocol.limits import Density, Limits, LogSize
 from mirrorlake.protocol.requests.fetch import Fetched
 from mirrorlake.protocol.requests.grouping import by
 
@@ -31,6 +31,7 @@ PARTITION_FETCH_BYTES = 4 << 20
 LEAST_AHEAD_BYTES = 1 << 20  # smaller responses are those of clusters that are slow, or just begin
 LEAST_AHEAD_BATCHES = 8  # in a response: leaders return whole batches, so that one or two of them come twice
 OVERLAP = 0.02  # besides a batch: to read a few of them twice costs less than to wait for those that no response has
+SPARE = 0.1  # of what is left of a plan, for records that are larger than those before
 FETCH_WAIT_MS = 500
 MOST_ERRORS = 10  # of a partition in one attempt, a tenth of a second apart: longer, the others don't wait for it
 
@@ -101,6 +102,7 @@ class Fetcher:
     _late: dict[LeaderLane, PendingFetch] = field(default_factory=dict)  # of leaders that are silent
     _leaders: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)  # as of `PendingFetch.leader`
     _errors: Counter[PartitionKey] = field(default_factory=Counter)
+    _topic_sizes: dict[str, LogSize | None] = field(default_factory=dict)  # of partitions not seen yet, by topic
 
     def __post_init__(self) -> None:
         # Brokers fill a response in the order of the request. Partitions that had their turn go to the end.
@@ -288,10 +290,15 @@ class Fetcher:
     ) -> None:
         if self.throttle is not None:
             max_bytes = self.throttle.most_bytes(max_bytes, {topic for topic, _ in places})
-        partition_bytes = max_bytes if self.source.is_far else min(max_bytes, PARTITION_FETCH_BYTES)
+        most_bytes = max_bytes if self.source.is_far else min(max_bytes, PARTITION_FETCH_BYTES)
         if len(places) == 1:
             ((key, place),) = places.items()
-            max_bytes = partition_bytes = self._until_the_next(key, place.offset, partition_bytes)
+            most_bytes = self._until_the_next(key, place.offset, most_bytes)
+        least_bytes = min(LEAST_FETCH_BYTES, max_bytes // len(places))
+        partition_bytes = {
+            key: self._planned_bytes(key, place.offset, least_bytes, most_bytes) for key, place in places.items()
+        }
+        max_bytes = min(max_bytes, sum(partition_bytes.values()))
         node, lane = line
         response = self.source.fetch(
             node,
@@ -304,6 +311,19 @@ class Fetcher:
         )
         epochs = {key: self.source.leader_epoch(*key) for key in places} if self.connections > 1 else {}
         self._under_way[line] = PendingFetch(line, places, epochs, response, max_bytes, is_ahead)
+
+    def _planned_bytes(self, key: PartitionKey, at: int, least_bytes: int, most_bytes: int) -> int:
+        """Returns the size that the plan has left of a partition, as far as one can tell.
+
+        Of many partitions, each with a long log, the first few would otherwise fill a response with what is not
+        planned yet. It would be dropped, and fetched again.
+        """
+        size = self.limits.log_sizes.get(key, self._topic_sizes.get(key[0]))
+        if size is None:
+            return most_bytes
+        left = self.stretches[key].planned_end - at
+        planned_bytes = (1 + SPARE) * left * size.bytes_per_offset + size.bytes_per_batch
+        return min(most_bytes, max(least_bytes, int(planned_bytes)))
 
     def have_turn(self, key: PartitionKey) -> None:
         """Lets the other partitions come first in the next requests."""
@@ -373,7 +393,8 @@ class Fetcher:
             log = FetchedLog(fetched.records, fetched.last_stable_offset, self.source.leader_epoch(*key))
             if self._continues(fetch, fetched, log):
                 found.append((fetched, log))
-                self._learn(fetch, key, log)
+                self._learn_size(fetch, key, log)
+                self._learn_density(fetch, key, log)
         return found
 
     def _continues(self, fetch: PendingFetch, fetched: Fetched, log: FetchedLog) -> bool:
@@ -399,7 +420,17 @@ class Fetcher:
         log.passed = passed or 0
         return passed is not None
 
-    def _learn(self, fetch: PendingFetch, key: PartitionKey, log: FetchedLog) -> None:
+    def _learn_size(self, fetch: PendingFetch, key: PartitionKey, log: FetchedLog) -> None:
+        """Learns what an offset takes, where the log goes on behind what is planned."""
+        end = _end(log)
+        offsets = end - min(fetch.offset(key), log[0].base_offset) if end >= 0 else 0
+        if offsets > 0:
+            size = LogSize(log.bounds[-1] / offsets, log.bounds[-1] / len(log))
+            behind = log.stable_end - self.stretches[key].planned_end
+            goes_on = behind * size.bytes_per_offset > LEAST_FETCH_BYTES
+            self._topic_sizes[key[0]] = self.limits.log_sizes[key] = size if goes_on else None
+
+    def _learn_density(self, fetch: PendingFetch, key: PartitionKey, log: FetchedLog) -> None:
         """Learns what responses have, of a large one that does not reach the end of what is to be copied."""
         if self.connections == 1 or len(fetch.places) > 1 or fetch.max_bytes < LEAST_AHEAD_BYTES:
             return
