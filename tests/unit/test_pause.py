@@ -117,6 +117,32 @@ def test_a_job_that_looks_seldom_follows_an_order_at_its_next_look_and_not_one_o
     assert (hasty.look(target, FLOW), asked) == (None, [7]), "an answer that is as old as that is asked for anew"
 
 
+def test_a_look_that_was_begun_goes_on_while_a_job_asks_for_other_things_and_is_not_asked_twice(
+    target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, now_s, asked = Pause("ana", "x", 0), [0.0], [0]
+
+    async def read(*_: Any) -> Pause | None:
+        asked[0] += 1
+        await target.net.sleep(0.02)
+        return held
+
+    monkeypatch.setattr(pause, "read_pause_async", read)
+    watch = PauseWatch(lambda: now_s[0], holds_s=0.0)
+    for looks in (1, 2):
+        watch.begin(target, FLOW)
+        watch.begin(target, FLOW)
+        other = Future()
+        target.net.call_later(0.1, lambda other=other: other.success(None))
+        target.net.poll(timeout_ms=5_000, future=other)
+        assert watch.look(target, FLOW) == held
+        assert asked == [looks]
+        now_s[0] += LOOK_S
+    unpaused: Any = SimpleNamespace(ignores_pause=True, connect_timeout_ms=1_000)
+    watch.begin(target, unpaused)
+    assert asked == [2]
+
+
 @pytest.mark.parametrize("last", [b'{"version": 99, "paused": true}', b"", b"[1]", b'{"version": 1, "paused": true}'])
 @pytest.mark.parametrize(("words", "is_paused"), [(("resume",), False), (("pause", "--reason", "x"), True)])
 def test_an_order_takes_the_place_of_a_record_that_nobody_can_read(

@@ -89,7 +89,7 @@ class Planned:
         config.write_text("")
         self.planner = cast("Any", Planner(LiveFlow(config, FLOW), until_now=False))
         self.planner._clusters = self.source, self.target
-        self.planner._pause = SimpleNamespace(look=lambda *_: None)
+        self.planner._pause = SimpleNamespace(begin=lambda *_: None, look=lambda *_: None)
 
     def _partition(self, *key: Any, **values: Any) -> Partition:
         self.looked_into.append(Partition(*key, **values))

@@ -105,7 +105,7 @@ async def _read_order(target: Cluster, flow: Flow, timeout_ms: int) -> bytes | N
             f"flow {flow.name}: the principal needs READ on TOPIC {topic} of cluster {flow.target}, which says whether "
             "the flow is paused. Grant it and start again"
         )
-    first, end = await listed(EARLIEST_TIMESTAMP), await listed(LATEST_TIMESTAMP)
+    first, end = await target.together(partial(listed, EARLIEST_TIMESTAMP), partial(listed, LATEST_TIMESTAMP))
     for start in range(end - 1, first - 1, -1):
         for message in await committed_messages(target, key, start, start + 1, timeout_ms):
             return message.value or b""
@@ -207,20 +207,33 @@ class PauseWatch:
         """
         if flow.ignores_pause:
             return None
+        began = self._clock()
+        for _ in range(2):  # what has come first may be old
+            self.begin(target, flow)
+            until = began + (self._holds_s if began >= self._held_at + LOOK_S else 0.0)
+            if self._under_way is not None:
+                self._wait(target, until)
+        return self._known
+
+    def begin(self, target: Cluster, flow: Flow) -> None:
+        """Sends a look that is due, so that it goes on while the job asks for other things.
+
+        Raises:
+            TargetError: as `look`, for the look before.
+        """
+        if flow.ignores_pause:
+            return
         if self._asked is not target:  # a look that is under way has ended with its connections
             if self._under_way is not None:
                 self._due = self._held_at = float("-inf")
             self._under_way, self._asked = None, target
-        began = self._clock()
-        until = began + (self._holds_s if began >= self._held_at + LOOK_S else 0.0)
-        if self._under_way is not None:
-            self._wait(target, until)
-        if self._under_way is None and self._clock() >= self._due:  # what was taken just now may be old
+        if self._under_way is not None and self._under_way.is_done:
+            self._take()
+        if self._under_way is None and self._clock() >= self._due:
             self._due = self._clock() + LOOK_S
-            looking = partial(read_pause_async, target, flow, flow.connect_timeout_ms)
-            self._under_way = target.net.call_soon_with_future(looking)
-            self._wait(target, until)
-        return self._known
+            self._under_way = target.net.call_soon_with_future(
+                partial(read_pause_async, target, flow, flow.connect_timeout_ms)
+            )
 
     def _wait(self, target: Cluster, until: float) -> None:
         """Waits for the look that is under way, and takes its answer if it has come."""

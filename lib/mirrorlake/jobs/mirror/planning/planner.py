@@ -122,6 +122,7 @@ class Planner:
         if notices:
             self._topics_due = 0.0
         source, target = self._connected()
+        self._pause.begin(target, self.flow)
         timeout_ms = self.flow.connect_timeout_ms
         topic = self.flow.offset_syncs_topic
         if topic not in target.topics:
