@@ -378,6 +378,57 @@ def test_a_remote_topic_that_stamps_records_anew_and_may_not_be_changed_is_held_
     assert world.assert_equal(stamped, kept) == 100
 
 
+@pytest.mark.parametrize("operation", [AclOperation.WRITE, AclOperation.DESCRIBE])
+def test_a_remote_topic_that_may_be_written_no_more_is_held_until_it_may_and_the_others_go_on(
+    secured: SecuredCluster,
+    servers: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    operation: AclOperation,
+) -> None:
+    """The job that runs finds it by a write, and one that starts by its look at the last mirrored records."""
+    monkeypatch.setattr(planner, "RETRY_HELD_S", 2)
+    world = World(servers[0], secured.open_servers, tmp_path)
+    denied, kept = world.topic("denied", 2), world.topic("kept", 2)
+    as_limited(world, secured)
+    topics = f"{world.alias}.", f"mirrorlake.offset-syncs.{world.alias}.internal"
+    grant(
+        secured,
+        world,
+        *((ResourceType.TOPIC, name, AclOperation.ALL) for name in topics),
+        (ResourceType.TRANSACTIONAL_ID, f"mirrorlake.{world.alias}.", AclOperation.ALL),
+    )
+    remote, admin = (ResourceType.TOPIC, world.remote(denied), ResourcePatternType.LITERAL), admin_of(secured)
+    denial = *remote, "User:limited", "*", operation, AclPermissionType.DENY
+
+    def mirrored(topic: str, count: int) -> None:
+        eventually(lambda: sum(map(len, world.target_records(topic).values())) == count, what=f"{count} of {topic}")
+
+    def produced(seed: int) -> None:
+        for topic in (denied, kept):
+            world.produce(topic, 20, seed=seed)
+
+    produced(1)
+    with world.mirroring():
+        mirrored(denied, 20)
+        binding = AclBinding(*denial)
+        admin.create_acls([binding])[binding].result()
+        produced(2)
+        mirrored(kept, 40)
+        eventually(lambda: world.metric("held_topics") == 1, what="it is held")
+    produced(3)
+    with world.mirroring():
+        mirrored(kept, 60)
+        eventually(lambda: world.metric("held_topics") == 1, what="it is held by this job, too")
+        next(iter(admin.delete_acls([AclBindingFilter(*denial)]).values())).result()
+        mirrored(denied, 60)
+        eventually(lambda: world.metric("held_topics") == 0, what="nothing is held any more")
+    details = [row["detail"] for row in world.rows("anomalies") if row["kind"] == "held"]
+    assert details
+    assert all(re.search(rf"{world.remote(denied)} \(needs ", one) for one in details), details
+    assert world.assert_equal(denied, kept) == 120
+
+
 def test_a_topic_that_may_be_described_no_more_is_held_until_it_may_and_its_groups_keep_their_positions(
     secured: SecuredCluster, servers: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.error_codes import UNAUTHORIZED, ErrorCode
 from mirrorlake.protocol.log_reader import First, read_each
-from mirrorlake.protocol.network.response_error import check_repeatable
+from mirrorlake.protocol.network.response_error import ResponseError, check_repeatable, is_unauthorized
 
 
 def require_ends(flow: Flow, target: Cluster, stretches: Iterable[Stretch], generation: int) -> None:
@@ -32,7 +32,8 @@ def require_ends(flow: Flow, target: Cluster, stretches: Iterable[Stretch], gene
         generation: the generation of the plan.
 
     Raises:
-        TargetError: the target has lost the record. Retriable: it can't be read now.
+        TargetError: the target has lost the record. Retriable: it can't be read now, or a topic may not be described
+            any more, so that the next plan holds it.
     """
     if flow.topics_shared:
         return
@@ -50,15 +51,21 @@ def require_ends(flow: Flow, target: Cluster, stretches: Iterable[Stretch], gene
                 retriable=True,
             )
 
+    what = f"flow {flow.name}: reading the last mirrored records of {len(asked)} remote partitions"
+
     async def first_lost() -> PartitionKey | None:
         left = {key: one.downstream_from - 1 for key, one in asked.items()}
-        async for key, is_there in _looked_up(target, left):
-            if not is_there:
-                return key
-            checked[key] = generation
+        try:
+            async for key, is_there in _looked_up(target, left):
+                if not is_there:
+                    return key
+                checked[key] = generation
+        except ResponseError as error:
+            if is_unauthorized(error):
+                raise target.explained(what, error, retriable=True) from None
+            raise
         return None
 
-    what = f"flow {flow.name}: reading the last mirrored records of {len(asked)} remote partitions"
     lost = target.call(what, first_lost, flow.connect_timeout_ms) if asked else None
     if lost is not None:
         stretch = asked[lost]
