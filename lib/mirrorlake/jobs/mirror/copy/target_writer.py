@@ -31,7 +31,7 @@ from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 
 FETCH_BYTES = 1 << 20
 LOOKS_AT_ONCE = 8  # of partitions; a transaction waits for them, and a far target takes a round trip for each fetch
-CHECKED_BYTES = 256 << 20
+CHECKED_BYTES, CHECKED_S = 256 << 20, 5.0  # of what others have written: of each partition, and of all together
 FAR_BYTES = 24 << 20  # in flight over a long line, on all connections to a broker
 LEAST_WINDOW_BYTES, LATE_S = 128 << 10, 3.0
 REQUEST_BYTES = 16 << 20  # brokers refuse requests above socket.request.max.bytes, 100 MiB by default
@@ -324,9 +324,10 @@ class Outlet:
     ) -> list[str]:
         """Checks the target's offsets between this flow's records, for foreign records and for its own.
 
-        On shared topics foreign records are no error. At most CHECKED_BYTES of them are read there for each partition.
-        Neither are those behind a map that was taken over, of which nothing was copied since: the mirror before has
-        left them, and the take-over has recorded them.
+        On shared topics foreign records are no error. At most CHECKED_BYTES of them are read there for each partition,
+        and none after CHECKED_S, as the transaction is open meanwhile. Records of this flow would come soon after the
+        position. Behind a map that was taken over, and of which nothing was copied since, they are no error either:
+        the mirror before has left them, and the take-over has recorded them.
 
         Returns:
             Descriptions of foreign records, if the flow continues after losses.
@@ -335,7 +336,11 @@ class Outlet:
             TargetError: another program has written to the partition; or this flow has, and its state is older.
         """
         found, looked = [], list(stretches)
-        looks = [partial(self._foreign, one, known_producers, is_taken_over=one.key in taken_over) for one in looked]
+        until = time.monotonic() + CHECKED_S
+        looks = [
+            partial(self._foreign, one, known_producers, is_taken_over=one.key in taken_over, until=until)
+            for one in looked
+        ]
         for stretch, foreign in zip(looked, await self.target.each(looks, LOOKS_AT_ONCE), strict=True):
             if foreign is None:
                 continue
@@ -354,7 +359,9 @@ class Outlet:
             found.append(detail)
         return found
 
-    async def _foreign(self, stretch: Stretch, known_producers: Collection[int], *, is_taken_over: bool) -> int | None:
+    async def _foreign(
+        self, stretch: Stretch, known_producers: Collection[int], *, is_taken_over: bool, until: float
+    ) -> int | None:
         """Returns the first offset of a foreign committed record between this flow's records, or None."""
         key, end = (stretch.target_topic, stretch.partition), stretch.downstream_from
         for run in stretch.runs:
@@ -367,6 +374,7 @@ class Outlet:
                         run.downstream_start,
                         known_producers,
                         are_expected=is_taken_over or self.flow.topics_shared,
+                        until=until,
                     )
                     if foreign is not None:
                         return foreign
@@ -376,7 +384,14 @@ class Outlet:
         return None
 
     async def _foreign_before(
-        self, stretch: Stretch, key: PartitionKey, end: int, known_producers: Collection[int], *, are_expected: bool
+        self,
+        stretch: Stretch,
+        key: PartitionKey,
+        end: int,
+        known_producers: Collection[int],
+        *,
+        are_expected: bool,
+        until: float,
     ) -> int | None:
         """Reads the target from the position on; raises TargetError for committed records of this flow."""
         first = (await self.target.list_offsets([key], EARLIEST_TIMESTAMP))[key]
@@ -390,7 +405,7 @@ class Outlet:
                     raise self._state_is_older(stretch, batch.base_offset)
                 if not are_expected:
                     return batch.base_offset
-                if read_bytes > CHECKED_BYTES:
+                if read_bytes > CHECKED_BYTES or time.monotonic() >= until:
                     return None
         except NothingThereError:  # an open transaction, of another producer or of an earlier attempt
             return None if self.flow.topics_shared else await self._open_before(stretch, key, at, end, known_producers)
