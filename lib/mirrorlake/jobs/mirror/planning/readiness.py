@@ -30,6 +30,8 @@ FETCH_BYTES = 1 << 20
 LOOK_AGAIN_S = 10.0  # between two looks into a log that holds records of others
 WAITS_LESS, LONGEST_S = 10, 30.0  # where its leader is away: of the time that a look takes, and at most
 
+Blank = dict[PartitionKey, tuple[str, int]]  # topic id, and the offset before which the log has no committed record
+
 
 @dataclass(frozen=True)
 class Look:
@@ -59,6 +61,7 @@ class Readiness:
         self._waiting_since: dict[str, float] = {}
         self._ids: dict[str, str] = {}
         self._looks: dict[str, Look] = {}
+        self._blank: Blank = {}
         self._wait_s = WAIT_S
 
     def forget(self) -> None:
@@ -124,7 +127,9 @@ class Readiness:
                 asked[topic] = _unwritten(flow, topic, partitions, remote, positions)
             else:
                 held[topic] = why
-        occupied, unread = ({}, {}) if flow.topics_shared else first_records(target, asked, flow.connect_timeout_ms)
+        occupied, unread = (
+            ({}, {}) if flow.topics_shared else first_records(target, asked, flow.connect_timeout_ms, self._blank)
+        )
         is_passing = bool(occupied) and not is_settled()
         ended = time.monotonic()
         for topic in asked:
@@ -205,7 +210,7 @@ def lacks(flow: Flow, operation: str, topic: str, cluster: str) -> str:
 
 
 def first_records(
-    cluster: Cluster, topics: Mapping[str, list[PartitionKey]], timeout_ms: int
+    cluster: Cluster, topics: Mapping[str, list[PartitionKey]], timeout_ms: int, blank: Blank
 ) -> tuple[dict[str, PartitionKey], dict[str, tuple[PartitionKey, str]]]:
     """Returns the first partition of each topic that holds a committed record; aborted records don't count.
 
@@ -216,12 +221,14 @@ def first_records(
         cluster: cluster of the partitions.
         topics: partitions that are looked at, by what they belong to.
         timeout_ms: deadline of each look into a log.
+        blank: what earlier looks have read, and this one reads. A slot that fails for long before its first commit
+            leaves a log of aborted records, which grows with each attempt.
     """
     keys = [key for of_topic in topics.values() for key in of_topic]
     bounds, failed = cluster.log_bounds(keys) if keys else ({}, {})
     unread = {topic: (key, failed[key]) for topic, of_topic in topics.items() for key in of_topic if key in failed}
     found = {
-        topic: _first_record(cluster, of_topic, bounds, timeout_ms)
+        topic: _first_record(cluster, of_topic, bounds, timeout_ms, blank)
         for topic, of_topic in topics.items()
         if topic not in unread
     }
@@ -233,16 +240,23 @@ def _first_record(
     keys: list[PartitionKey],
     bounds: Mapping[PartitionKey, tuple[int, int, int]],
     timeout_ms: int,
+    blank: Blank,
 ) -> PartitionKey | None:
     for key in keys:
+        start, end, _ = bounds.get(key, (0, 0, 0))
+        found = cluster.topics.get(key[0])
+        known_id, known_end = blank.get(key, ("", 0))
+        if found is not None and known_id == found.topic_id and known_end <= end:
+            start = max(start, known_end)
         try:
-            start, end, _ = bounds.get(key, (0, 0, 0))
-            if end > 0 and cluster.call(
+            if end > start and cluster.call(
                 f"checking {key[0]}-{key[1]} for records (needs READ)",
                 partial(_holds_record, cluster, key, start, end),
                 timeout_ms,
             ):
                 return key
+            if found is not None and found.topic_id:
+                blank[key] = found.topic_id, end
         except MirrorlakeError as error:
             if error.retriable:
                 raise
