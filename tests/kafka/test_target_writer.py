@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from mirrorlake.errors import TargetError
+from mirrorlake.jobs.mirror.copy import target_writer
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.target_ends import require_ends
 from mirrorlake.jobs.mirror.copy.target_writer import Outlet
+from mirrorlake.jobs.mirror.planning import readiness
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
 
-from tests.world import DEADLINE_S, World
+from tests.world import DEADLINE_S, World, eventually
 
 
 def test_on_shared_topics_open_transactions_of_others_hold_back_no_job_and_a_marker_may_stand_at_the_position(
@@ -72,7 +76,9 @@ def test_an_open_transaction_of_an_earlier_attempt_is_waited_for_and_one_of_othe
 
         def foreign(known_producers: set[int]) -> int | None:
             return target.net.run(
-                lambda: outlet._foreign_before(stretch, (remote, 0), end + 3, known_producers, are_expected=False)
+                lambda: outlet._foreign_before(
+                    stretch, (remote, 0), end + 3, known_producers, are_expected=False, until=math.inf
+                )
             )
 
         with pytest.raises(TargetError, match="not ended an earlier attempt's transaction yet") as caught:
@@ -80,3 +86,81 @@ def test_an_open_transaction_of_an_earlier_attempt_is_waited_for_and_one_of_othe
         assert caught.value.retriable
         assert foreign(set()) == end + 1
     producer.abort_transaction(DEADLINE_S)
+
+
+def test_the_look_at_what_others_have_written_to_a_shared_topic_finds_the_flows_own_records_and_ends_in_time(
+    plain_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = plain_world
+    topic = world.topic(partitions=1)
+    world.write_config(**{"mirrorlake.topics.shared": "true"})
+    world.produce(topic, 5, 1)
+    world.mirror()
+    remote, flow = world.remote(topic), world.flow
+    position = world.target_records(topic)[0][-1][0] + 2  # behind the marker
+    others = Producer({"bootstrap.servers": world.target_servers, "log_level": 0})
+    for _ in range(3):  # batches
+        others.produce(remote, b"x", partition=0)
+        others.flush(DEADLINE_S)
+    world.produce(topic, 5, 1, seed=2)
+    world.mirror()
+    end = world.target_records(topic)[0][-1][0] + 1
+    stretch = Stretch(topic, 0, "", remote, 5, 5, position, 6)  # by a state that is older
+    monkeypatch.setattr(target_writer, "FETCH_BYTES", 1)
+    with closing(Cluster(flow.target_connection, "target", "test").connect()) as target:
+        target.refresh([remote], 30_000)
+        outlet = Outlet(flow, target, transaction.Producer("own", 1 << 40, 0))
+
+        async def producer_ids() -> set[int]:
+            log = read_stretch(target, (remote, 0), 0, position - 1, 1 << 20, READ_UNCOMMITTED)
+            return {batch.producer_id async for batch, _ in log}
+
+        own = target.net.run(producer_ids)
+
+        def look(until: float) -> int | None:
+            return target.net.run(
+                lambda: outlet._foreign_before(stretch, (remote, 0), end, own, are_expected=True, until=until)
+            )
+
+        with pytest.raises(TargetError, match=f"records of this flow at offset {position + 3} of"):
+            look(math.inf)
+        assert look(0.0) is None
+
+
+def test_a_look_for_records_reads_on_from_where_the_last_one_has_found_those_of_failed_attempts_only(
+    plain_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = plain_world
+    topic = world.topic(partitions=1)
+    key, starts = (topic, 0), list[int]()
+
+    def read(cluster: Cluster, key: tuple[str, int], **given: Any) -> Any:
+        starts.append(given["start"])
+        return read_stretch(cluster, key, **given)
+
+    monkeypatch.setattr(readiness, "read_stretch", read)
+    producer = Producer({"bootstrap.servers": world.source_servers, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(DEADLINE_S)
+    blank: readiness.Blank = {}
+    with closing(Cluster(world.flow.source_connection, "source", "test").connect()) as cluster:
+        cluster.refresh([topic], 30_000)
+
+        def is_decided() -> bool:
+            _, stable, high = cluster.log_bounds([key])[0][key]
+            return stable == high
+
+        for commits in (False, False, True):
+            producer.begin_transaction()
+            for _ in range(3):
+                producer.produce(topic, b"x", partition=0)
+            producer.flush(DEADLINE_S)
+            (producer.commit_transaction if commits else producer.abort_transaction)(DEADLINE_S)
+            eventually(is_decided, what="the marker")
+            found, _ = readiness.first_records(cluster, {topic: [key]}, 30_000, blank)
+            assert found == ({topic: key} if commits else {})
+        first, second, third = starts
+        assert (first, second, third) == (0, 4, 8)
+        assert blank == {key: (cluster.topics[topic].topic_id, 8)}
+        blank[key] = "of another topic", 8
+        assert readiness.first_records(cluster, {topic: [key]}, 30_000, blank)[0] == {topic: key}
+        assert starts[-1] == 0
