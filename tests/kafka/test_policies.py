@@ -8,7 +8,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.job import MirrorJob, MirrorResult
 
-from tests.world import ROOT, World, eventually, map_on_target, read_committed
+from tests.world import ROOT, World, config_of, eventually, map_on_target, read_committed, set_config
 
 IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
 
@@ -84,6 +84,36 @@ def test_both_sides_write_one_topic_and_each_record_is_on_both_exactly_once(both
         )
     assert sum(map(len, west.values())) > 500
     assert (there.mirror().records, here.mirror().records) == (0, 0), "records go round"
+
+
+def test_two_flows_that_keep_names_do_not_undo_each_others_changes_of_a_topic(both: tuple[World, World]) -> None:
+    """The flow back is followed or not by whether it is open; what mirroring needs is corrected in any case."""
+    there, here = both
+    topic = there.topic(partitions=1, config={"retention.ms": "7200000"})
+    there.produce(topic, 5, 1)
+    ends = {"source": there.source_admin, "target": there.target_admin}
+
+    def retention() -> tuple[str, str]:
+        first, second = (config_of(admin, topic)["retention.ms"] for admin in ends.values())
+        return first, second
+
+    there.mirror()
+    set_config(ends["source"], topic, "retention.ms", "7300000")
+    there.mirror()
+    assert retention() == ("7300000", "7300000"), "the flow back is enabled, and has not begun"
+    here.mirror()
+    set_config(ends["target"], topic, "retention.ms", "7400000")
+    set_config(ends["target"], topic, "message.timestamp.type", "LogAppendTime")
+    for world in (there, here, there):
+        world.mirror()
+        assert retention() == ("7300000", "7400000")
+    assert config_of(ends["target"], topic)["message.timestamp.type"] == "CreateTime"
+    for world, (first, second) in ((there, ("7300000", "7400000")), (here, ("7400000", "7300000"))):
+        (said,) = {line for line in world.lines if f"configs_not_synced flow={world.flow_name} " in line}
+        assert f"retention.ms differs, for example: {first} on {world.alias}, {second} on {world.target_alias}" in said
+    there.write_config(**{f"{here.flow_name}.sync.topic.configs.enabled": "false"})
+    there.mirror()
+    assert retention() == ("7300000", "7300000"), "the topics of its source follow"
 
 
 def test_a_loop_is_seen_after_the_reverse_flow_was_restarted_with_other_producers(both: tuple[World, World]) -> None:

@@ -42,7 +42,7 @@ def world(plain_world: World) -> World:
 
 
 def keep(world: World, *, dry_run: bool = False) -> TopologyResult:
-    return keep_in_step(world.flow, world.ledger, dry_run=dry_run)
+    return keep_in_step(world.config, world.flow, world.ledger, dry_run=dry_run)
 
 
 def rows(world: World) -> list[tuple[str, str, str | None, str | None, str | None, str]]:

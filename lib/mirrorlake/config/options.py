@@ -287,7 +287,8 @@ REMOTE_TOPICS = (
         "sync.topic.configs.enabled",
         Flag(),
         "true",
-        "Whether remote topics are configured like the topics of the source.",
+        "Whether remote topics are configured like the topics of the source. Where the flow back keeps names, too, and "
+        "both are open and keep configurations, neither changes them.",
         field="sync_topic_configs_enabled",
         is_live=True,
     ),

@@ -81,7 +81,7 @@ def topics(config: str, flow: str, dry_run: bool, **place: str) -> int:
     given = options.parameters(config=config, **place)
     loaded = options.load_flow(config, flow)
     with running.session(f"topics {loaded.name}") as spark:
-        result = keep_in_step(loaded, given.ledger(spark), dry_run=dry_run)
+        result = keep_in_step(config, loaded, given.ledger(spark), dry_run=dry_run)
     if not output.is_json():
         output.frame(result.table(), "No topic has to be changed.")
     return _told("topics", {"flow": loaded.name, **result.to_json()})

@@ -55,6 +55,7 @@ from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import first_positions
 from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
 from mirrorlake.jobs.mirror.topics.topology import Topology
+from mirrorlake.jobs.mirror.topics.way_back import WayBack
 from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
@@ -346,7 +347,8 @@ class MirrorJob:
         self._live.flow = flow = replace(flow, loses_states=own.loses_states)
         if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
             own.ensure_dead_letters(self._target)
-        self._topology = Topology(flow, self._source_admin, target_admin, self._keeper)
+        way_back = WayBack(self.config, self._source)
+        self._topology = Topology(flow, self._source_admin, target_admin, self._keeper, way_back)
         self._topology.promoted = promoted
         self._ensure_topics(topics, unnamed)
         self._sync(configs=flow.sync_topic_configs_enabled, acls=flow.keeps_acls)

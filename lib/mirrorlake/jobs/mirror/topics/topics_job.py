@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.topics.topology import Topology
+from mirrorlake.jobs.mirror.topics.way_back import WayBack
 from mirrorlake.log import ending, event
 from mirrorlake.model.slot import merge_positions
 from mirrorlake.protocol.admin import Admin
@@ -62,27 +63,37 @@ class TopologyResult:
         ).fillna("")
 
 
-def keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResult:
+def keep_in_step(config: str, flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResult:
     """Runs the topics job: syncs the remote topics of a flow with the source, or only plans it (`dry_run`).
+
+    Args:
+        config: path of the property file.
+        flow: the flow of that file.
+        ledger: tables that record the changes.
+        dry_run: True to change nothing.
 
     Raises:
         MirrorlakeError: a cluster can't be reached, no topic can have its remote name, or the flow is closed.
     """
-    with ending(log, "topics", flow=flow.name):
-        return _keep_in_step(flow, ledger, dry_run=dry_run)
+    with ending(log, "topics", flow=flow.name), ExitStack() as stack:
+        client_id, timeout_ms = f"{flow.name}|topics", flow.connect_timeout_ms
+        source, target = (
+            stack.enter_context(closing(Cluster(connection, side, client_id, timeout_ms)))
+            for connection, side in ((flow.source_connection, "source"), (flow.target_connection, "target"))
+        )
+        return _keep_in_step(config, flow, source, target, ledger, dry_run=dry_run)
 
 
-def _keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResult:
+def _keep_in_step(
+    config: str, flow: Flow, source: Cluster, target: Cluster, ledger: Ledger, *, dry_run: bool
+) -> TopologyResult:
     for warning in flow.warnings:
         log.warning(event("configuration_warning", flow=flow.name, detail=warning))
-    client_id, timeout_ms = f"{flow.name}|topics", flow.connect_timeout_ms
-    with closing(Cluster(flow.target_connection, "target", client_id, timeout_ms)) as target:
-        states = read_all_states(target.connect(), flow.offset_syncs_topic, timeout_ms).values()
+    states = read_all_states(target.connect(), flow.offset_syncs_topic, flow.connect_timeout_ms).values()
     require_open(flow, states)
     promoted = promoted_topics(states)
-    with closing(Cluster(flow.source_connection, "source", client_id, timeout_ms)) as source:
-        mirrored = {topic for topic, _ in merge_positions(states)}
-        found = source_topics(source.connect(), flow, mirrored - promoted)
+    mirrored = {topic for topic, _ in merge_positions(states)}
+    found = source_topics(source.connect(), flow, mirrored - promoted)
     unnamed = flow.unnamed(found, mirrored)
     if found and len(unnamed) == len(found):
         raise ConfigurationError(next(iter(unnamed.values())))
@@ -95,6 +106,7 @@ def _keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResul
         Admin(flow.source_connection, "source", flow.name),
         Admin(flow.target_connection, "target", flow.name),
         ledger,
+        WayBack(config, source),
     )
     topology.promoted = promoted
     planned = topology.plan(topics)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError, TargetError
 from mirrorlake.jobs.mirror.topics.change_maker import ChangeLedger, ChangeMaker, require_answers
+from mirrorlake.jobs.mirror.topics.way_back import WayBack
 from mirrorlake.log import event
 from mirrorlake.protocol.acls import Acl, acl_changes, open_to_everyone
 from mirrorlake.protocol.admin import Admin, Refusals, is_away
@@ -76,15 +78,18 @@ class Topology:
         source: administration of the source.
         target: administration of the target.
         ledger: tables that record changes, and the access rights that mirrorlake has granted.
+        way_back: tells which topics the flow back keeps in step.
     """
 
-    def __init__(self, flow: Flow, source: Admin, target: Admin, ledger: ChangeLedger) -> None:
+    def __init__(self, flow: Flow, source: Admin, target: Admin, ledger: ChangeLedger, way_back: WayBack) -> None:
         self.flow, self._source, self._target, self._ledger = flow, source, target, ledger
+        self._way_back = way_back
         self._settled: dict[str, int] = {}
         self._unready: dict[str, Unready] = {}
         self._again_at = 0.0  # on the monotonic clock, for those of `_unready` whose error may pass
         self._changes = ChangeMaker(target, ledger)
         self._undescribed: set[tuple[str, str]] = set()  # clusters and topics without DESCRIBE_CONFIGS, as logged
+        self._left_to_both: set[str] = set()  # remote topics that differ, and the flow back keeps, as logged
         self._new_configs: dict[str, dict[str, str]] = {}
         self._known_properties: frozenset[str] = frozenset()
         self.promoted: frozenset[str] = frozenset()  # topics that follow the source no more; readers keep their access
@@ -255,15 +260,38 @@ class Topology:
         remote_of = self.flow.remote_topics(wanted)
         source = self._describe(self._source, wanted)
         target = self._describe(self._target, remote_of.values())
+        kept_back = self._way_back.kept(self.flow, {topic: remote_of[topic] for topic in wanted})
         sharing: dict[str, list[str]] = {}
         for topic in wanted:
             sharing.setdefault(remote_of[topic], []).append(topic)
         changes: list[Change] = []
+        left: dict[str, list[Change]] = {}
         for remote, those in sharing.items():
             if remote in target:
                 config = _of_all(those, source)
-                changes += config_changes(self.flow, those[0], remote=remote, source=config, target=target[remote])
+                compared = partial(config_changes, topic=those[0], remote=remote, source=config, target=target[remote])
+                due = list(compared(self.flow))
+                if not kept_back.isdisjoint(those):
+                    every, due = due, list(compared(replace(self.flow, sync_topic_configs_enabled=False)))
+                    left[remote] = [one for one in every if one.name not in {change.name for change in due}]
+                changes += due
+        self._say_left(left)
         return changes
+
+    def _say_left(self, left: Mapping[str, Sequence[Change]]) -> None:
+        """Says which remote topics differ from their source, and are left as they are, once for each."""
+        differ = {remote: changes for remote, changes in left.items() if changes}
+        if not differ.keys() <= self._left_to_both:
+            flow, (remote, (first, *_)) = self.flow, min(differ.items())
+            there, here = (value or "its default" for value in (first.after, first.before))
+            reason = (
+                f"{first.name} differs, for example: {there} on {flow.source}, {here} on {flow.target}. This flow and "
+                f"{flow.target}->{flow.source} are open, and each would undo the other. Set sync.topic.configs.enabled "
+                "= false for one of them; the topics of its source then follow those of its target"
+            )
+            names = f"{remote}{f' and {len(differ) - 1} more' if len(differ) > 1 else ''}"
+            log.warning(event("configs_not_synced", flow=flow.name, cluster=flow.target, topics=names, reason=reason))
+        self._left_to_both = (self._left_to_both - left.keys()) | differ.keys()
 
     def _acl_changes(self, topics: Iterable[str]) -> list[Change]:
         if not self.flow.keeps_acls:
