@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -13,16 +14,20 @@ import psutil
 
 from bench.clusters import ROOT
 
+CODE = ("lib", "bench", "expectations", "requirements.lock", "pom.xml")  # on which the figures depend
 SETTLED_DIRTY_KIB = 64 << 10
 SETTLE_S = 10
 
 
 def describe() -> dict[str, Any]:
-    """Returns processor, memory, system and versions, as far as they are known."""
+    """Returns processor, memory, system and versions, as far as they are known.
+
+    `code` names what the figures depend on: two revisions that differ elsewhere have the same. It ends with `-dirty` if
+    some of that has no revision.
+    """
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
-    revision = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
+    trees = _git("rev-parse", *(f"HEAD:{one}" for one in CODE))
+    changes = _git("status", "--porcelain", "--", *CODE)
     return {
         "processor": _first_value(Path("/proc/cpuinfo"), "model name") or platform.processor(),
         "cores": os.cpu_count(),
@@ -31,8 +36,15 @@ def describe() -> dict[str, Any]:
         "java": java[0] if java else "",
         "python": platform.python_version(),
         "kafka": _version_of("kafka_2.13-"),
-        "revision": revision,
+        "revision": _git("describe", "--always"),
+        "code": trees and hashlib.sha256(trees.encode()).hexdigest()[:12] + ("-dirty" if changes else ""),
     }
+
+
+def _git(*words: str) -> str:
+    """Returns what git says about this checkout; nothing where it fails."""
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return "" if done.returncode else done.stdout.strip()
 
 
 def busy_s() -> float:

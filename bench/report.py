@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS)
     results = json.loads(parser.parse_args().results.read_text())
-    _write(PAGE, FIGURES, [_machine(results), "", *lines(results)])
+    _write(PAGE, FIGURES, [*measured(results["cases"]), "", *lines(results)])
     _write(OPERATIONS, SIZES, sizing(results))
     draw(results, PICTURE)
     return 0
@@ -43,16 +44,21 @@ def _write(page: Path, marks: tuple[str, str], text: list[str]) -> None:
     page.write_text("\n".join((before + start, "", *text, "", end)) + after)
 
 
-def _machine(results: dict[str, Any]) -> str:
-    machine = results["machine"]
-    revisions = dict.fromkeys(
-        case.get("revision", "unknown") for case in results["cases"].values()
-    )  # several if a run has added cases to another run's
-    return (
-        f"Measured {results['began'][:10]}, revision {' and '.join(revisions)}: {machine['processor']}, "
-        f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "
-        f"Kafka {machine['kafka']}, {machine['java']}, Python {machine['python']}. Medians of the rounds."
-    )
+def measured(cases: Mapping[str, Any]) -> list[str]:
+    """Returns a line for each run and machine that the cases are of, with their names if there are several."""
+    runs: dict[str, list[str]] = {}
+    for name, case in cases.items():
+        of = case["measured"]
+        text = (
+            f"{of['began'][:10]}, revision {of['revision']}: {of['processor']}, {of['cores']} cores, "
+            f"{of['memory_gib']} GiB, {of['system']}; Kafka {of['kafka']}, {of['java']}, Python {of['python']}"
+        )
+        runs.setdefault(text, []).append(name)
+    return [
+        f"{'- ' if len(runs) > 1 else ''}Measured {text}. Medians of the rounds."
+        + (f" Cases: {', '.join(names)}." if len(runs) > 1 else "")
+        for text, names in runs.items()
+    ]
 
 
 if __name__ == "__main__":

@@ -36,12 +36,8 @@ class Results:
 
     def __init__(self, file: Path, rounds: int, kept: dict[str, Any]) -> None:
         self._file = file
-        self.values: dict[str, Any] = {
-            "began": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": describe(),
-            "rounds": rounds,
-            "cases": kept,
-        }
+        self._measured = describe() | {"began": datetime.now(UTC).isoformat(timespec="seconds")}
+        self.values: dict[str, Any] = {"rounds": rounds, "cases": kept}
 
     def has(self, case: Case, contestant: str, number: int) -> bool:
         """Returns True if a contestant was measured in a round, by the run that this one resumes."""
@@ -54,7 +50,7 @@ class Results:
             {
                 "kind": case.kind,
                 "settings": case.settings,
-                "revision": self.values["machine"]["revision"],
+                "measured": self._measured,
                 "rounds": {},
             },
         )
@@ -66,22 +62,24 @@ class Results:
         written.replace(self._file)
 
 
-def resumed(cases: Mapping[str, Any], wanted: Sequence[Case], revision: str) -> dict[str, Any]:
+def resumed(cases: Mapping[str, Any], wanted: Sequence[Case], now: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the cases of earlier results that a run keeps, without what it measures again.
 
-    A round of a wanted case counts if it was measured on the same revision, with the same settings and without an
-    error. A working tree with changes is no revision.
+    A round of a wanted case counts if it was measured with the same code, on the same kind of processor, with the same
+    settings and without an error. Code that has no revision is not the same.
 
     Args:
         cases: the cases of the earlier results.
         wanted: the cases of this run.
-        revision: the revision of this run; empty to keep no round of them.
+        now: code and processor of this run; empty to keep no round of them.
     """
-    kept = dict(cases)
+    kept, names = dict(cases), ("code", "processor")
+    is_known = bool(now.get("code")) and not now["code"].endswith("-dirty")
     for case in wanted:
         found = kept.pop(case.name, None)
-        is_known = found and revision and not revision.endswith("-dirty")
-        if is_known and found["revision"] == revision and found["settings"] == case.settings:
+        if not is_known or not found or found["settings"] != case.settings:
+            continue
+        if all(found["measured"].get(name) == now[name] for name in names):
             rounds = {
                 name: [result for result in results if "error" not in result]
                 for name, results in found["rounds"].items()
@@ -104,7 +102,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--add", action="store_true", help="keep what the results have of other cases")
     parser.add_argument(
-        "--resume", action="store_true", help="keep that, and the rounds of these cases that this revision has done"
+        "--resume", action="store_true", help="keep that, and the rounds of these cases that this code has done"
     )
     given = parser.parse_args()
     for ending in (
@@ -120,8 +118,7 @@ def main() -> int:
     given.results.parent.mkdir(parents=True, exist_ok=True)
     keeps = (given.add or given.resume) and given.results.exists()
     kept = json.loads(given.results.read_text())["cases"] if keeps else {}
-    revision = describe()["revision"] if given.resume else ""
-    results = Results(given.results, given.rounds, resumed(kept, cases, revision))
+    results = Results(given.results, given.rounds, resumed(kept, cases, describe() if given.resume else {}))
     shutil.rmtree(HOME / "runs", ignore_errors=True)
     failures = 0
     with two_clusters(HOME / "side-by-side") as clusters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -16,7 +17,9 @@ from bench.arrivals import Arrivals, StalledError
 from bench.cases import MAIN, find
 from bench.check import LIMITS, Limit
 from bench.contestants import CEILING, MIRRORLAKE, MM2_TUNED
+from bench.machine import describe
 from bench.processes import ProcessTree
+from bench.report import measured
 from bench.side_by_side import resumed
 from bench.summary import medians, ratios, stages
 from bench.tables import lines, sizing
@@ -166,11 +169,14 @@ def test_cases_are_found_by_name_and_set() -> None:
         find("512-gzip-8", 1)
 
 
-def test_a_run_that_is_resumed_keeps_the_rounds_of_its_own_revision_and_other_cases(results: dict[str, Any]) -> None:
+NOW = {"code": "abc", "processor": "x"}
+
+
+def test_a_run_that_is_resumed_keeps_the_rounds_of_its_own_code_and_other_cases(results: dict[str, Any]) -> None:
     (case,) = find(MAIN, 1)
-    found = results["cases"][MAIN] | {"revision": "abc", "settings": case.settings}
+    found = results["cases"][MAIN] | {"measured": NOW | {"revision": "r1"}, "settings": case.settings}
     cases = {"trickle": {"rounds": {}}, MAIN: found}
-    kept = resumed(cases, [case], "abc")
+    kept = resumed(cases, [case], NOW | {"revision": "r2"})
     assert {name: len(rounds) for name, rounds in kept[MAIN]["rounds"].items()} == {
         MM2_TUNED: 3,
         MIRRORLAKE: 2,  # the one that failed is measured again
@@ -178,13 +184,24 @@ def test_a_run_that_is_resumed_keeps_the_rounds_of_its_own_revision_and_other_ca
     }
     assert kept["trickle"] == cases["trickle"]
     smaller = found | {"settings": {**case.settings, "records": 5}}
-    for others, revision in (
-        (found, "def"),
-        (found, ""),
-        (found | {"revision": "abc-dirty"}, "abc-dirty"),
-        (smaller, "abc"),
+    dirty = NOW | {"code": "abc-dirty"}
+    for others, now in (
+        (found, NOW | {"code": "def"}),
+        (found, NOW | {"processor": "y"}),
+        (found, {}),
+        (found | {"measured": dirty}, dirty),
+        (smaller, NOW),
     ):
-        assert MAIN not in resumed({MAIN: others}, [case], revision)
+        assert MAIN not in resumed({MAIN: others}, [case], now)
+
+
+def test_the_code_of_this_checkout_has_a_name_and_a_page_names_the_run_of_each_case() -> None:
+    run = describe() | {"began": "2026-11-27T10:00:00+00:00"}
+    assert re.fullmatch(r"([0-9a-f]{12}(-dirty)?)?", run["code"]), "nothing outside of a repository"
+    (line,) = measured({"a": {"measured": run}, "b": {"measured": run}})
+    assert line.startswith(f"Measured 2026-11-27, revision {run['revision']}: {run['processor']}, ")
+    several = measured({"a": {"measured": run}, "b": {"measured": run | {"revision": "other"}}})
+    assert [line.partition(" Cases: ")[2] for line in several] == ["a.", "b."]
 
 
 def test_a_table_has_a_row_for_everyone(results: dict[str, Any]) -> None:
