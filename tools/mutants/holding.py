@@ -43,6 +43,10 @@ APART = (
     "for_each_topic",
 )
 
+LONG_LOGS = ("tests/unit/test_fetcher.py",)
+LOOKS = ("tests/kafka/test_target_writer.py",)
+WAY_BACK = ("tests/unit/test_way_back.py",)
+
 HOLDING = (
     Mutant(
         "the offsets of a wide group are committed at once, which its coordinator refuses for good",
@@ -283,5 +287,78 @@ HOLDING = (
         "        for alike in zip_longest(*apart):\n",
         "        for alike in [[change] for group in apart for change in group]:\n",
         APART,
+    ),
+    Mutant(
+        "what a plan does not hold of long logs fills the responses",
+        "jobs/mirror/copy/fetcher.py",
+        "        return min(most_bytes, max(least_bytes, int(planned_bytes)))\n",
+        "        return most_bytes\n",
+        LONG_LOGS,
+    ),
+    Mutant(
+        "partitions that trickle are asked for no more than their last records took",
+        "jobs/mirror/copy/fetcher.py",
+        " = size if goes_on else None\n",
+        " = size\n",
+        LONG_LOGS,
+    ),
+    Mutant(
+        "a look for a pause is asked for twice in a plan",
+        "state/pause.py",
+        "        if self._under_way is None and self._clock() >= self._due:\n",
+        "        if self._clock() >= self._due - LOOK_S:\n",
+        ("tests/unit/test_pause.py",),
+    ),
+    Mutant(
+        "a remote topic that may not be described any more ends a job that starts",
+        "jobs/mirror/copy/target_ends.py",
+        "            if is_unauthorized(error):\n",
+        "            if is_unauthorized(error) and not asked:\n",
+        (
+            "tests/kafka/test_permissions.py::"
+            "test_a_remote_topic_that_may_be_written_no_more_is_held_until_it_may_and_the_others_go_on",
+        ),
+    ),
+    Mutant(
+        "a transaction waits for all that others have written",
+        "jobs/mirror/copy/target_writer.py",
+        " or time.monotonic() >= until:\n",
+        ":\n",
+        LOOKS,
+    ),
+    Mutant(
+        "records of failed attempts are read again by each look",
+        "jobs/mirror/planning/readiness.py",
+        "            start = max(start, known_end)\n",
+        "            pass\n",
+        LOOKS,
+    ),
+    Mutant(
+        "what a look has read of another topic counts for the one of the same name",
+        "jobs/mirror/planning/readiness.py",
+        "known_id == found.topic_id and known_end <= end:",
+        "known_end <= end:",
+        LOOKS,
+    ),
+    Mutant(
+        "two flows undo each other's changes of a topic",
+        "jobs/mirror/topics/way_back.py",
+        "        if not states or is_closed(states):\n",
+        "        if True:\n",
+        WAY_BACK,
+    ),
+    Mutant(
+        "a flow back that was closed keeps the topics",
+        "jobs/mirror/topics/way_back.py",
+        "        if not states or is_closed(states):\n",
+        "        if not states:\n",
+        WAY_BACK,
+    ),
+    Mutant(
+        "what mirroring needs is left as it is where the flow back keeps the topic",
+        "jobs/mirror/topics/topology.py",
+        "                changes += due\n",
+        "                changes += due if remote not in left else []\n",
+        ("tests/kafka/test_policies.py::test_two_flows_that_keep_names_do_not_undo_each_others_changes_of_a_topic",),
     ),
 )
