@@ -194,6 +194,33 @@ def test_partitions_are_asked_for_as_much_as_ever_where_little_lies_behind_what_
     assert asked[2] < PARTITION_FETCH_BYTES
 
 
+def test_a_partition_whose_next_batch_is_larger_than_what_it_is_asked_for_is_asked_for_more_at_once(flow: Flow) -> None:
+    wide = Wide(flow, planned=200)
+    nothing = NOTHING | {"last_stable_offset": 1_000_000}
+    whole = nothing | {"records": even_log(200)}
+
+    def answer(full: Iterable[int], empty: Iterable[int]) -> dict[int, int]:
+        answers = [Fetched("t", number, **whole) for number in full] + [Fetched("t", n, **nothing) for n in empty]
+        wide.source.responses[-1].success(answers)
+        finished(wide.intake.accept())
+        return wide.ask()
+
+    wide.ask()
+    assert answer([0], [])[1] < PARTITION_FETCH_BYTES
+    assert answer(range(2, 2 + FETCH_BYTES // len(even_log(200))), [1])[1] < PARTITION_FETCH_BYTES, "it had no room"
+    asked = answer([], [1])
+    assert (asked[1], asked[299] < PARTITION_FETCH_BYTES) == (PARTITION_FETCH_BYTES, True)
+
+
+def test_a_large_batch_of_one_partition_leaves_room_for_the_others(flow: Flow) -> None:
+    wide = Wide(flow)
+    wide.ask()
+    wide.answer(range(3), 5, stable_end=1_000_000)
+    wide.asking._order = dict.fromkeys(("t", number) for number in range(3))
+    small = sum(wide.ask().values())
+    assert wide.asking.asked_bytes == small + PARTITION_FETCH_BYTES
+
+
 def test_a_partition_is_asked_for_its_share_at_least_whatever_its_log_claims(flow: Flow) -> None:
     wide = Wide(flow, planned=1)
     wide.ask()

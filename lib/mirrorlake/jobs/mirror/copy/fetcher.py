@@ -60,6 +60,7 @@ class PendingFetch:
         epochs: epoch of the leader of each partition, if there are several connections.
         response: future of the response.
         max_bytes: size limit of the response.
+        partition_bytes: size limit of each partition.
         is_ahead: True if it asks for what is ahead, of one partition.
     """
 
@@ -68,6 +69,7 @@ class PendingFetch:
     epochs: Mapping[PartitionKey, int]
     response: Any
     max_bytes: int
+    partition_bytes: Mapping[PartitionKey, int]
     is_ahead: bool = False
 
     def offset(self, key: PartitionKey) -> int:
@@ -298,7 +300,9 @@ class Fetcher:
         partition_bytes = {
             key: self._planned_bytes(key, place.offset, least_bytes, most_bytes) for key, place in places.items()
         }
-        max_bytes = min(max_bytes, sum(partition_bytes.values()))
+        # One more partition may have a batch that is larger than what it is asked for; the others come besides.
+        spare_bytes = PARTITION_FETCH_BYTES if len(places) > 1 else 0
+        max_bytes = min(max_bytes, sum(partition_bytes.values()) + spare_bytes)
         node, lane = line
         response = self.source.fetch(
             node,
@@ -310,7 +314,7 @@ class Fetcher:
             lane=lane,
         )
         epochs = {key: self.source.leader_epoch(*key) for key in places} if self.connections > 1 else {}
-        self._under_way[line] = PendingFetch(line, places, epochs, response, max_bytes, is_ahead)
+        self._under_way[line] = PendingFetch(line, places, epochs, response, max_bytes, partition_bytes, is_ahead)
 
     def _planned_bytes(self, key: PartitionKey, at: int, least_bytes: int, most_bytes: int) -> int:
         """Returns the size that the plan has left of a partition, as far as one can tell.
@@ -386,10 +390,14 @@ class Fetcher:
 
     def answers(self, fetch: PendingFetch, response: Any) -> list[tuple[Fetched, FetchedLog]]:
         """Returns what a response has of each partition that is still where it was asked for."""
-        found = []
-        for fetched in self.source.fetched(response):
+        found, fetches = [], list(self.source.fetched(response))
+        left_bytes = fetch.max_bytes - sum(len(fetched.records) for fetched in fetches)
+        for fetched in fetches:
             if (key := (fetched.topic, fetched.partition)) not in fetch.places:
                 continue
+            if not fetched.records and fetch.partition_bytes[key] <= left_bytes:
+                # Its next batch is larger than what it was asked for, and others came first.
+                self.limits.log_sizes[key] = None
             log = FetchedLog(fetched.records, fetched.last_stable_offset, self.source.leader_epoch(*key))
             if self._continues(fetch, fetched, log):
                 found.append((fetched, log))
