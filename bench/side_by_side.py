@@ -28,6 +28,7 @@ from bench.summary import medians, ratios
 from bench.tables import lines
 
 RESULTS = HOME / "results.json"
+SAME = ("code", "processor", "cores", "java", "python", "kafka")  # of runs whose rounds belong together
 OTHERS_SHARE = 0.25  # CPU seconds per second; the instruments themselves take less
 
 
@@ -65,21 +66,21 @@ class Results:
 def resumed(cases: Mapping[str, Any], wanted: Sequence[Case], now: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the cases of earlier results that a run keeps, without what it measures again.
 
-    A round of a wanted case counts if it was measured with the same code, on the same kind of processor, with the same
-    settings and without an error. Code that has no revision is not the same.
+    A round of a wanted case counts if it was measured with the same code, on the same kind of machine (SAME), with the
+    same settings and without an error. Code that has no revision is not the same.
 
     Args:
         cases: the cases of the earlier results.
         wanted: the cases of this run.
-        now: code and processor of this run; empty to keep no round of them.
+        now: `describe` of this run; empty to keep no round of them.
     """
-    kept, names = dict(cases), ("code", "processor")
+    kept = dict(cases)
     is_known = bool(now.get("code")) and not now["code"].endswith("-dirty")
     for case in wanted:
         found = kept.pop(case.name, None)
         if not is_known or not found or found["settings"] != case.settings:
             continue
-        if all(found["measured"].get(name) == now[name] for name in names):
+        if all(found.get("measured", {}).get(name) == now.get(name) for name in SAME):
             rounds = {
                 name: [result for result in results if "error" not in result]
                 for name, results in found["rounds"].items()
