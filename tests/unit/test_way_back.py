@@ -56,18 +56,14 @@ def kept(
         ([OPEN, OPEN], {"t", "u"}),
         ([OPEN, SimpleNamespace(closed=False, promoted_topics=("u",))], {"t"}),
         (SourceError("needs READ"), set()),
+        (SourceError("no answer", retriable=True), {"t", "u"}),
     ],
-    ids=["never begun", "closed", "open", "one topic promoted", "not to be read"],
+    ids=["never begun", "closed", "open", "one topic promoted", "not to be read", "not to be read now"],
 )
 def test_topics_are_kept_by_the_flow_back_while_it_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: Any, expected: set[str]
 ) -> None:
     assert kept(tmp_path, monkeypatch, states)[0] == expected
-
-
-def test_states_that_can_not_be_read_now_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SourceError):
-        kept(tmp_path, monkeypatch, SourceError("no answer", retriable=True))
 
 
 @pytest.mark.parametrize(

@@ -281,15 +281,15 @@ class Topology:
     def _say_left(self, left: Mapping[str, Sequence[Change]]) -> None:
         """Says which remote topics differ from their source, and are left as they are, once for each."""
         differ = {remote: changes for remote, changes in left.items() if changes}
-        if not differ.keys() <= self._left_to_both:
-            flow, (remote, (first, *_)) = self.flow, min(differ.items())
+        if new := differ.keys() - self._left_to_both:
+            flow, remote, (first, *_) = self.flow, min(new), differ[min(new)]
             there, here = (value or "its default" for value in (first.after, first.before))
             reason = (
                 f"{first.name} differs, for example: {there} on {flow.source}, {here} on {flow.target}. This flow and "
                 f"{flow.target}->{flow.source} are open, and each would undo the other. Set sync.topic.configs.enabled "
                 "= false for one of them; the topics of its source then follow those of its target"
             )
-            names = f"{remote}{f' and {len(differ) - 1} more' if len(differ) > 1 else ''}"
+            names = f"{remote}{f' and {len(new) - 1} more' if len(new) > 1 else ''}"
             log.warning(event("configs_not_synced", flow=flow.name, cluster=flow.target, topics=names, reason=reason))
         self._left_to_both = (self._left_to_both - left.keys()) | differ.keys()
 

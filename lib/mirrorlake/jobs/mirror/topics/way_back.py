@@ -7,14 +7,21 @@ the usual property file for disaster recovery both are enabled, and one is open.
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Mapping
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import ARROW
 from mirrorlake.errors import ConfigurationError, MirrorlakeError
+from mirrorlake.log import event
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state.closure import is_closed, promoted_topics
 from mirrorlake.state.offset_syncs import read_all_states
+
+log = logging.getLogger(__name__)
+
+LOOK_MS = 5_000  # for which a look may take; what is not known then is left alone, as nothing may wait for it
 
 
 class WayBack:
@@ -22,11 +29,14 @@ class WayBack:
 
     Args:
         config: path of the property file, which is read at each look.
-        source: source of the flow, which is the target of the flow back and has its states.
+        source: source of the flow, which is the target of the flow back and has its states; nothing else uses this
+            connection after the start of a job.
     """
 
     def __init__(self, config: str, source: Cluster) -> None:
         self._config, self._source = config, source
+        self._lock = threading.Lock()  # new topics are looked at by another thread than all of them, at times
+        self._is_unreadable = False
 
     def kept(self, flow: Flow, remote_of: Mapping[str, str]) -> set[str]:
         """Returns the topics of which the flow back keeps the configuration in step with that of their remote topics.
@@ -34,9 +44,6 @@ class WayBack:
         Args:
             flow: the flow.
             remote_of: remote topic of each topic that is asked for.
-
-        Raises:
-            SourceError: the states of the flow back can't be read now.
         """
         back = self._flow_back(flow) if remote_of and flow.sync_topic_configs_enabled else None
         if back is None or not back.sync_topic_configs_enabled:
@@ -46,7 +53,10 @@ class WayBack:
             for topic, remote in remote_of.items()
             if back.mirrors_topic(remote) and back.policy.remote_topic(remote) == topic
         }
-        return mutual - self._left_alone(back, {remote_of[topic]: topic for topic in mutual}) if mutual else set()
+        if not mutual:
+            return mutual
+        with self._lock:
+            return mutual - self._left_alone(flow, back, {remote_of[topic]: topic for topic in mutual})
 
     def _flow_back(self, flow: Flow) -> Flow | None:
         """Loads the flow back; None if the file has none, or one that can't run."""
@@ -55,17 +65,28 @@ class WayBack:
         except ConfigurationError:
             return None
 
-    def _left_alone(self, back: Flow, topic_of: Mapping[str, str]) -> set[str]:
+    def _left_alone(self, flow: Flow, back: Flow, topic_of: Mapping[str, str]) -> set[str]:
         """Returns the topics that the flow back does not change now: all if it is not open, and those of promoted ones.
 
-        If the principal may not read its states, it is taken for one that is not open: so it is in most files.
+        While its states can't be read, it may be open. If the principal may not read them, it counts as one that is
+        not, which is what it is in most files.
         """
         try:
-            states = read_all_states(self._source, back.offset_syncs_topic, back.connect_timeout_ms).values()
+            states = read_all_states(self._source, back.offset_syncs_topic, LOOK_MS).values()
         except MirrorlakeError as error:
-            if error.retriable:
-                raise
-            return {*topic_of.values()}
+            self._say(flow, back, error)
+            return set() if error.retriable else {*topic_of.values()}
+        self._is_unreadable = False
         if not states or is_closed(states):
             return {*topic_of.values()}
         return {topic for remote, topic in topic_of.items() if remote in promoted_topics(states)}
+
+    def _say(self, flow: Flow, back: Flow, error: MirrorlakeError) -> None:
+        """Says once that the states can't be read."""
+        if self._is_unreadable:
+            return
+        self._is_unreadable = True
+        effect = "configurations wait" if error.retriable else "it is taken for one that is not open"
+        reason = f"whether flow {back.name} keeps topics in step, too, can't be read: {error}. Meanwhile {effect}"
+        topic = back.offset_syncs_topic
+        log.warning(event("configs_not_synced", flow=flow.name, cluster=flow.source, topics=topic, reason=reason))
