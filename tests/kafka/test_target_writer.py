@@ -14,6 +14,7 @@ from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.target_ends import require_ends
 from mirrorlake.jobs.mirror.copy.target_writer import Outlet
 from mirrorlake.jobs.mirror.planning import readiness
+from mirrorlake.model.run import Run
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
@@ -106,6 +107,7 @@ def test_the_look_at_what_others_have_written_to_a_shared_topic_finds_the_flows_
     world.mirror()
     end = world.target_records(topic)[0][-1][0] + 1
     stretch = Stretch(topic, 0, "", remote, 5, 5, position, 6)  # by a state that is older
+    stretch.runs.append(Run(topic, 0, remote, 0, 5, 6, end, end + 1, 1, 1, 0, 0, 0))
     monkeypatch.setattr(target_writer, "FETCH_BYTES", 1)
     with closing(Cluster(flow.target_connection, "target", "test").connect()) as target:
         target.refresh([remote], 30_000)
@@ -117,14 +119,16 @@ def test_the_look_at_what_others_have_written_to_a_shared_topic_finds_the_flows_
 
         own = target.net.run(producer_ids)
 
-        def look(until: float) -> int | None:
-            return target.net.run(
-                lambda: outlet._foreign_before(stretch, (remote, 0), end, own, are_expected=True, until=until)
-            )
+        def look() -> list[str]:
+            return target.net.run(lambda: outlet.require_sole_writer([stretch], own))
 
+        for seconds in (0.0, 0.0):  # a response each
+            monkeypatch.setattr(target_writer, "CHECKED_S", seconds)
+            assert look() == []
+        assert target.limits.looked[remote, 0][2] == position + 2
+        monkeypatch.setattr(target_writer, "CHECKED_S", 60.0)
         with pytest.raises(TargetError, match=f"records of this flow at offset {position + 3} of"):
-            look(math.inf)
-        assert look(0.0) is None
+            look()
 
 
 def test_a_look_for_records_reads_on_from_where_the_last_one_has_found_those_of_failed_attempts_only(
@@ -158,9 +162,10 @@ def test_a_look_for_records_reads_on_from_where_the_last_one_has_found_those_of_
             eventually(is_decided, what="the marker")
             found, _ = readiness.first_records(cluster, {topic: [key]}, 30_000, blank)
             assert found == ({topic: key} if commits else {})
-        first, second, third = starts
-        assert (first, second, third) == (0, 4, 8)
-        assert blank == {key: (cluster.topics[topic].topic_id, 8)}
-        blank[key] = "of another topic", 8
-        assert readiness.first_records(cluster, {topic: [key]}, 30_000, blank)[0] == {topic: key}
-        assert starts[-1] == 0
+        assert starts == [0, 4, 8]
+        here = cluster.topics[topic].topic_id, cluster.leader_epoch(*key)
+        assert blank == {key: (*here, 8)}
+        for other in (("of another topic", here[1]), (here[0], here[1] + 1)):
+            blank[key] = *other, 8
+            assert readiness.first_records(cluster, {topic: [key]}, 30_000, blank)[0] == {topic: key}
+            assert starts.pop() == 0

@@ -322,9 +322,23 @@ HOLDING = (
     Mutant(
         "a transaction waits for all that others have written",
         "jobs/mirror/copy/target_writer.py",
-        " or time.monotonic() >= until:\n",
-        ":\n",
+        "(is_late or read_bytes > CHECKED_BYTES)",
+        "(read_bytes > CHECKED_BYTES)",
         LOOKS,
+    ),
+    Mutant(
+        "each attempt reads anew what failed ones have left behind the position",
+        "jobs/mirror/copy/target_writer.py",
+        "        return max(stretch.downstream_from, to) if is_same else stretch.downstream_from\n",
+        "        return stretch.downstream_from\n",
+        LOOKS,
+    ),
+    Mutant(
+        "a batch that is larger than what its partition is asked for waits for a turn of its own",
+        "jobs/mirror/copy/fetcher.py",
+        "                self.limits.log_sizes[key] = None\n",
+        "                pass\n",
+        LONG_LOGS,
     ),
     Mutant(
         "records of failed attempts are read again by each look",
@@ -336,7 +350,7 @@ HOLDING = (
     Mutant(
         "what a look has read of another topic counts for the one of the same name",
         "jobs/mirror/planning/readiness.py",
-        "known_id == found.topic_id and known_end <= end:",
+        "tuple(known_log) == log and known_end <= end:",
         "known_end <= end:",
         LOOKS,
     ),

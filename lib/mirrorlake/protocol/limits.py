@@ -48,6 +48,10 @@ class Limits:
         rates: the rate in bytes per second for which that time holds, by its name.
         damaged: the last batch of a partition that arrived damaged: the position, the CRC of its bytes, and how often
             they were fetched.
+        densities: what responses have of a partition, for those that ask ahead.
+        log_sizes: what the log of a partition takes, if it goes on behind what is planned; None if it hardly does.
+        looked: how far a remote partition was read in the search for what others have written: the position that it
+            was read from, the leader epoch, and the offset up to which nothing of them was found.
     """
 
     bytes_per_s: float = float("inf")
@@ -65,6 +69,7 @@ class Limits:
     damaged: dict[PartitionKey, tuple[int, int, int]] = field(default_factory=dict)
     densities: dict[PartitionKey, Density] = field(default_factory=dict)
     log_sizes: dict[PartitionKey, LogSize | None] = field(default_factory=dict)
+    looked: dict[PartitionKey, tuple[int, int, int]] = field(default_factory=dict)
 
     def begin(self, generation: int) -> None:
         """Forgets what does not hold for another generation."""
@@ -72,6 +77,7 @@ class Limits:
             self.refused.clear()
             self.keyed.clear()
             self.behind.clear()
+            self.looked.clear()
             self.generation = generation
 
     @property

@@ -324,10 +324,10 @@ class Outlet:
     ) -> list[str]:
         """Checks the target's offsets between this flow's records, for foreign records and for its own.
 
-        On shared topics foreign records are no error. At most CHECKED_BYTES of them are read there for each partition,
-        and none after CHECKED_S, as the transaction is open meanwhile. Records of this flow would come soon after the
-        position. Behind a map that was taken over, and of which nothing was copied since, they are no error either:
-        the mirror before has left them, and the take-over has recorded them.
+        On shared topics foreign records are no error. At most CHECKED_BYTES are read there of each partition, and after
+        CHECKED_S no more than a response, as the transaction is open meanwhile. Records of this flow would come soon
+        after the position. Behind a map that was taken over, and of which nothing was copied since, they are no error
+        either: the mirror before has left them, and the take-over has recorded them.
 
         Returns:
             Descriptions of foreign records, if the flow continues after losses.
@@ -393,19 +393,24 @@ class Outlet:
         are_expected: bool,
         until: float,
     ) -> int | None:
-        """Reads the target from the position on; raises TargetError for committed records of this flow."""
+        """Reads the target from the position on; raises TargetError for committed records of this flow.
+
+        It reads on where the last attempt has stopped. Failed attempts may have left more than one can read before the
+        transaction times out.
+        """
         first = (await self.target.list_offsets([key], EARLIEST_TIMESTAMP))[key]
-        at, read_bytes = max(stretch.downstream_from, first), 0
+        at, read_bytes = max(self._looked_to(stretch, key), first), 0
         try:
             async for batch, is_aborted in read_stretch(self.target, key, start=at, end=end, max_bytes=FETCH_BYTES):
+                if not (is_aborted or batch.is_control):
+                    if batch.producer_id in known_producers:
+                        raise self._state_is_older(stretch, batch.base_offset)
+                    if not are_expected:
+                        return batch.base_offset
                 at, read_bytes = batch.end_offset, read_bytes + len(batch.raw)
-                if is_aborted or batch.is_control:
-                    continue
-                if batch.producer_id in known_producers:
-                    raise self._state_is_older(stretch, batch.base_offset)
-                if not are_expected:
-                    return batch.base_offset
-                if read_bytes > CHECKED_BYTES or time.monotonic() >= until:
+                self.target.limits.looked[key] = stretch.downstream_from, self.target.leader_epoch(*key), at
+                is_late = read_bytes >= FETCH_BYTES and time.monotonic() >= until
+                if are_expected and (is_late or read_bytes > CHECKED_BYTES):
                     return None
         except NothingThereError:  # an open transaction, of another producer or of an earlier attempt
             return None if self.flow.topics_shared else await self._open_before(stretch, key, at, end, known_producers)
@@ -413,6 +418,12 @@ class Outlet:
             if not is_unauthorized(error):
                 raise
         return None  # without the right to read, foreign records are not noticed
+
+    def _looked_to(self, stretch: Stretch, key: PartitionKey) -> int:
+        """Returns the offset up to which earlier attempts have found nothing behind the position."""
+        position, epoch, to = self.target.limits.looked.get(key, (-1, -1, 0))
+        is_same = (position, epoch) == (stretch.downstream_from, self.target.leader_epoch(*key))
+        return max(stretch.downstream_from, to) if is_same else stretch.downstream_from
 
     async def _open_before(
         self, stretch: Stretch, key: PartitionKey, at: int, end: int, known_producers: Collection[int]

@@ -30,7 +30,8 @@ FETCH_BYTES = 1 << 20
 LOOK_AGAIN_S = 10.0  # between two looks into a log that holds records of others
 WAITS_LESS, LONGEST_S = 10, 30.0  # where its leader is away: of the time that a look takes, and at most
 
-Blank = dict[PartitionKey, tuple[str, int]]  # topic id, and the offset before which the log has no committed record
+# Topic id, leader epoch, and the offset before which the log has no committed record
+Blank = dict[PartitionKey, tuple[str, int, int]]
 
 
 @dataclass(frozen=True)
@@ -245,8 +246,9 @@ def _first_record(
     for key in keys:
         start, end, _ = bounds.get(key, (0, 0, 0))
         found = cluster.topics.get(key[0])
-        known_id, known_end = blank.get(key, ("", 0))
-        if found is not None and known_id == found.topic_id and known_end <= end:
+        log = (found.topic_id if found else "", cluster.leader_epoch(*key))
+        *known_log, known_end = blank.get(key, ("", -1, 0))
+        if tuple(known_log) == log and known_end <= end:
             start = max(start, known_end)
         try:
             if end > start and cluster.call(
@@ -255,8 +257,8 @@ def _first_record(
                 timeout_ms,
             ):
                 return key
-            if found is not None and found.topic_id:
-                blank[key] = found.topic_id, end
+            if log[0]:
+                blank[key] = *log, end
         except MirrorlakeError as error:
             if error.retriable:
                 raise
