@@ -69,6 +69,9 @@ class Side:
         self.asked["ListOffsets"] += 1
         return {key: self.ends[key] for key in keys}
 
+    def leader_epoch(self, *_: object) -> int:
+        return 0
+
     def close(self) -> None:
         """It has no connections."""
 
