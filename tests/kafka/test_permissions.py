@@ -163,6 +163,22 @@ def grant(
         future.result()
 
 
+def grant_all_that_it_writes(cluster: LocalCluster, world: World) -> None:
+    """Gives all rights on what a mirror job writes on the target."""
+    topics = f"{world.alias}.", f"mirrorlake.offset-syncs.{world.alias}.internal"
+    grant(
+        cluster,
+        world,
+        *((ResourceType.TOPIC, name, AclOperation.ALL) for name in topics),
+        (ResourceType.TRANSACTIONAL_ID, f"mirrorlake.{world.alias}.", AclOperation.ALL),
+    )
+
+
+def wait_for_records(world: World, topic: str, count: int) -> None:
+    """Waits until the remote topic has so many records."""
+    eventually(lambda: sum(map(len, world.target_records(topic).values())) == count, what=f"{count} of {topic}")
+
+
 def test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_it_works(
     secured: SecuredCluster, spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,13 +341,7 @@ def test_a_remote_topic_that_stamps_records_anew_and_may_not_be_changed_is_held_
     world = World(servers[0], secured.open_servers, tmp_path)
     stamped, kept = world.topic("stamped", 1), world.topic("kept", 1)  # each has a slot
     as_limited(world, secured)
-    topics = f"{world.alias}.", f"mirrorlake.offset-syncs.{world.alias}.internal"
-    grant(
-        secured,
-        world,
-        *((ResourceType.TOPIC, name, AclOperation.ALL) for name in topics),
-        (ResourceType.TRANSACTIONAL_ID, f"mirrorlake.{world.alias}.", AclOperation.ALL),
-    )
+    grant_all_that_it_writes(secured, world)
     remote = ResourceType.TOPIC, world.remote(stamped), ResourcePatternType.LITERAL
     may_not_configure = *remote, "User:limited", "*", AclOperation.ALTER_CONFIGS, AclPermissionType.DENY
     denial, admin = AclBinding(*may_not_configure), admin_of(secured)
@@ -352,9 +362,6 @@ def test_a_remote_topic_that_stamps_records_anew_and_may_not_be_changed_is_held_
     assert not sum(map(len, world.target_records(stamped).values()))
     assert "replaces the timestamps" not in "".join(world.lines), "no record was sent to it"
 
-    def mirrored(topic: str, count: int) -> None:
-        eventually(lambda: sum(map(len, world.target_records(topic).values())) == count, what=f"{count} of {topic}")
-
     def told() -> int:
         return sum("topic_held" in line and stamped in line for line in world.lines)
 
@@ -362,17 +369,17 @@ def test_a_remote_topic_that_stamps_records_anew_and_may_not_be_changed_is_held_
     with world.mirroring():
         eventually(lambda: told() > before, what="it is held by this job, too")
         world.produce(kept, 20, 1, seed=2)
-        mirrored(kept, 40)
+        wait_for_records(world, kept, 40)
         set_config(world.target_admin, world.remote(stamped), stamps, "CreateTime")
-        mirrored(stamped, 20)
+        wait_for_records(world, stamped, 20)
         eventually(lambda: world.metric("held_topics") == 0, what="nothing is held")
         set_config(world.target_admin, world.remote(stamped), stamps, anew)
         for topic in (stamped, kept):
             world.produce(topic, 20, 1, seed=3)
-        mirrored(kept, 60)
+        wait_for_records(world, kept, 60)
         eventually(lambda: world.metric("held_topics") == 1, what="it has begun to stamp")
         next(iter(admin.delete_acls([AclBindingFilter(*may_not_configure)]).values())).result()
-        mirrored(stamped, 40)
+        wait_for_records(world, stamped, 40)
         eventually(lambda: world.metric("held_topics") == 0, what="nothing is held any more")
     assert not [line for line in world.lines if "partition_held" in line], "no slot counts as one that fails"
     assert world.assert_equal(stamped, kept) == 100
@@ -391,18 +398,9 @@ def test_a_remote_topic_that_may_be_written_no_more_is_held_until_it_may_and_the
     world = World(servers[0], secured.open_servers, tmp_path)
     denied, kept = world.topic("denied", 2), world.topic("kept", 2)
     as_limited(world, secured)
-    topics = f"{world.alias}.", f"mirrorlake.offset-syncs.{world.alias}.internal"
-    grant(
-        secured,
-        world,
-        *((ResourceType.TOPIC, name, AclOperation.ALL) for name in topics),
-        (ResourceType.TRANSACTIONAL_ID, f"mirrorlake.{world.alias}.", AclOperation.ALL),
-    )
+    grant_all_that_it_writes(secured, world)
     remote, admin = (ResourceType.TOPIC, world.remote(denied), ResourcePatternType.LITERAL), admin_of(secured)
     denial = *remote, "User:limited", "*", operation, AclPermissionType.DENY
-
-    def mirrored(topic: str, count: int) -> None:
-        eventually(lambda: sum(map(len, world.target_records(topic).values())) == count, what=f"{count} of {topic}")
 
     def produced(seed: int) -> None:
         for topic in (denied, kept):
@@ -410,18 +408,18 @@ def test_a_remote_topic_that_may_be_written_no_more_is_held_until_it_may_and_the
 
     produced(1)
     with world.mirroring():
-        mirrored(denied, 20)
+        wait_for_records(world, denied, 20)
         binding = AclBinding(*denial)
         admin.create_acls([binding])[binding].result()
         produced(2)
-        mirrored(kept, 40)
+        wait_for_records(world, kept, 40)
         eventually(lambda: world.metric("held_topics") == 1, what="it is held")
     produced(3)
     with world.mirroring():
-        mirrored(kept, 60)
+        wait_for_records(world, kept, 60)
         eventually(lambda: world.metric("held_topics") == 1, what="it is held by this job, too")
         next(iter(admin.delete_acls([AclBindingFilter(*denial)]).values())).result()
-        mirrored(denied, 60)
+        wait_for_records(world, denied, 60)
         eventually(lambda: world.metric("held_topics") == 0, what="nothing is held any more")
     details = [row["detail"] for row in world.rows("anomalies") if row["kind"] == "held"]
     assert details

@@ -15,11 +15,38 @@ from mirrorlake.jobs.mirror.copy.target_ends import require_ends
 from mirrorlake.jobs.mirror.copy.target_writer import Outlet
 from mirrorlake.jobs.mirror.planning import readiness
 from mirrorlake.model.run import Run
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
 
 from tests.world import DEADLINE_S, World, eventually
+
+
+def transactional(servers: str, transactional_id: str) -> Producer:
+    """Returns a producer of another program."""
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": transactional_id, "log_level": 0})
+    producer.init_transactions(DEADLINE_S)
+    return producer
+
+
+def write_in_transaction(producer: Producer, topic: str, records: int = 1) -> None:
+    """Begins a transaction with so many records, and leaves it open."""
+    producer.begin_transaction()
+    for _ in range(records):
+        producer.produce(topic, b"x", partition=0)
+    producer.flush(DEADLINE_S)
+
+
+def producer_ids(cluster: Cluster, key: PartitionKey, start: int, end: int) -> set[int]:
+    """Returns the ids of the producers of `[start, end)`."""
+
+    async def found() -> set[int]:
+        log = read_stretch(cluster, key, start, end, 1 << 20, READ_UNCOMMITTED)
+        return {batch.producer_id async for batch, _ in log}
+
+    ids: set[int] = cluster.net.run(found)
+    return ids
 
 
 def test_on_shared_topics_open_transactions_of_others_hold_back_no_job_and_a_marker_may_stand_at_the_position(
@@ -39,11 +66,8 @@ def test_on_shared_topics_open_transactions_of_others_hold_back_no_job_and_a_mar
         assert target.limits.ends_checked == {(remote, 0): 1}
 
     world.write_config(**{"mirrorlake.topics.shared": "true"})
-    producer = Producer({"bootstrap.servers": world.target_servers, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(DEADLINE_S)
-    producer.begin_transaction()
-    producer.produce(remote, b"x", partition=0)
-    producer.flush(DEADLINE_S)
+    producer = transactional(world.target_servers, topic)
+    write_in_transaction(producer, remote)
     for seed in (1, 2):  # the second job begins behind records that can't be read yet
         world.produce(topic, 5, 1, seed=seed)
         assert world.mirror().records == 5
@@ -58,21 +82,14 @@ def test_an_open_transaction_of_an_earlier_attempt_is_waited_for_and_one_of_othe
     world.mirror()
     remote, flow = world.remote(topic), world.flow
     end = world.target_records(topic)[0][-1][0] + 1
-    producer = Producer({"bootstrap.servers": world.target_servers, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(DEADLINE_S)
-    producer.begin_transaction()
-    producer.produce(remote, b"x", partition=0)
-    producer.flush(DEADLINE_S)
+    producer = transactional(world.target_servers, topic)
+    write_in_transaction(producer, remote)
     stretch = Stretch(topic, 0, "", remote, 5, 5, end, 6)
     with closing(Cluster(flow.target_connection, "target", "test").connect()) as target:
         target.refresh([remote], 30_000)
         outlet = Outlet(flow, target, transaction.Producer("own", 1 << 40, 0))
 
-        async def producer_ids() -> set[int]:
-            log = read_stretch(target, (remote, 0), end + 1, end + 2, 1 << 20, READ_UNCOMMITTED)
-            return {batch.producer_id async for batch, _ in log}
-
-        known = target.net.run(producer_ids)
+        known = producer_ids(target, (remote, 0), end + 1, end + 2)
         assert len(known) == 1
 
         def foreign(known_producers: set[int]) -> int | None:
@@ -113,17 +130,13 @@ def test_the_look_at_what_others_have_written_to_a_shared_topic_finds_the_flows_
         target.refresh([remote], 30_000)
         outlet = Outlet(flow, target, transaction.Producer("own", 1 << 40, 0))
 
-        async def producer_ids() -> set[int]:
-            log = read_stretch(target, (remote, 0), 0, position - 1, 1 << 20, READ_UNCOMMITTED)
-            return {batch.producer_id async for batch, _ in log}
-
-        own = target.net.run(producer_ids)
+        own = producer_ids(target, (remote, 0), 0, position - 1)
 
         def look() -> list[str]:
             return target.net.run(lambda: outlet.require_sole_writer([stretch], own))
 
-        for seconds in (0.0, 0.0):  # a response each
-            monkeypatch.setattr(target_writer, "CHECKED_S", seconds)
+        monkeypatch.setattr(target_writer, "CHECKED_S", 0.0)
+        for _ in range(2):  # a response each
             assert look() == []
         assert target.limits.looked[remote, 0][2] == position + 2
         monkeypatch.setattr(target_writer, "CHECKED_S", 60.0)
@@ -143,8 +156,7 @@ def test_a_look_for_records_reads_on_from_where_the_last_one_has_found_those_of_
         return read_stretch(cluster, key, **given)
 
     monkeypatch.setattr(readiness, "read_stretch", read)
-    producer = Producer({"bootstrap.servers": world.source_servers, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(DEADLINE_S)
+    producer = transactional(world.source_servers, topic)
     blank: readiness.Blank = {}
     with closing(Cluster(world.flow.source_connection, "source", "test").connect()) as cluster:
         cluster.refresh([topic], 30_000)
@@ -154,10 +166,7 @@ def test_a_look_for_records_reads_on_from_where_the_last_one_has_found_those_of_
             return stable == high
 
         for commits in (False, False, True):
-            producer.begin_transaction()
-            for _ in range(3):
-                producer.produce(topic, b"x", partition=0)
-            producer.flush(DEADLINE_S)
+            write_in_transaction(producer, topic, records=3)
             (producer.commit_transaction if commits else producer.abort_transaction)(DEADLINE_S)
             eventually(is_decided, what="the marker")
             found, _ = readiness.first_records(cluster, {topic: [key]}, 30_000, blank)
