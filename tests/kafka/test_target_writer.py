@@ -173,8 +173,8 @@ def test_a_look_for_records_reads_on_from_where_the_last_one_has_found_those_of_
             assert found == ({topic: key} if commits else {})
         assert starts == [0, 4, 8]
         here = cluster.topics[topic].topic_id, cluster.leader_epoch(*key)
-        assert blank == {key: (*here, 8)}
+        assert blank == {key: (here, 8)}
         for other in (("of another topic", here[1]), (here[0], here[1] + 1)):
-            blank[key] = *other, 8
+            blank[key] = other, 8
             assert readiness.first_records(cluster, {topic: [key]}, 30_000, blank)[0] == {topic: key}
             assert starts.pop() == 0

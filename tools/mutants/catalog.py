@@ -816,8 +816,8 @@ COPYING = (
     ),
     Mutant(
         "changes are added to what was read before an election",
-        "state/offset_syncs.py",
-        "    return topic.topic_id, target.leader_epoch(*key)\n",
+        "protocol/log_reader.py",
+        "    return topic.topic_id, cluster.leader_epoch(*key)\n",
         "    return topic.topic_id, 0\n",
         (CHANGES_READ,),
     ),

@@ -350,7 +350,7 @@ HOLDING = (
     Mutant(
         "what a look has read of another topic counts for the one of the same name",
         "jobs/mirror/planning/readiness.py",
-        "tuple(known_log) == log and known_end <= end:",
+        "known_log == log != UNKNOWN_LOG and known_end <= end:",
         "known_end <= end:",
         LOOKS,
     ),

@@ -51,7 +51,7 @@ class Limits:
         densities: what responses have of a partition, for those that ask ahead.
         log_sizes: what the log of a partition takes, if it goes on behind what is planned; None if it hardly does.
         looked: how far a remote partition was read in the search for what others have written: the position that it
-            was read from, the leader epoch, and the offset up to which nothing of them was found.
+            was read from, the identity of the log, and the offset up to which nothing of them was found.
     """
 
     bytes_per_s: float = float("inf")
@@ -69,7 +69,7 @@ class Limits:
     damaged: dict[PartitionKey, tuple[int, int, int]] = field(default_factory=dict)
     densities: dict[PartitionKey, Density] = field(default_factory=dict)
     log_sizes: dict[PartitionKey, LogSize | None] = field(default_factory=dict)
-    looked: dict[PartitionKey, tuple[int, int, int]] = field(default_factory=dict)
+    looked: dict[PartitionKey, tuple[int, tuple[str, int], int]] = field(default_factory=dict)
 
     def begin(self, generation: int) -> None:
         """Forgets what does not hold for another generation."""

@@ -76,6 +76,17 @@ async def read_stretch(
             )
 
 
+UNKNOWN_LOG = ("", -1)
+
+
+def log_identity(cluster: Cluster, key: PartitionKey) -> tuple[str, int]:
+    """Returns what identifies a log that only grows: topic id and leader epoch; UNKNOWN_LOG if they are not known."""
+    topic = cluster.topics.get(key[0])
+    if topic is None or not topic.topic_id or cluster.leader_epoch(*key) < 0:
+        return UNKNOWN_LOG
+    return topic.topic_id, cluster.leader_epoch(*key)
+
+
 @dataclass(frozen=True, slots=True)
 class First:
     """The first batch of a partition that has an offset or a later one.

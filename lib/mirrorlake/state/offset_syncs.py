@@ -20,7 +20,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.messages import Message, encode_message, read_messages
 from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
-from mirrorlake.protocol.log_reader import FETCH_WAIT_MS, read_stretch
+from mirrorlake.protocol.log_reader import FETCH_WAIT_MS, UNKNOWN_LOG, log_identity, read_stretch
 from mirrorlake.protocol.network.response_error import ResponseError, WireError
 from mirrorlake.protocol.requests.fetch import Fetched
 from mirrorlake.protocol.requests.grouping import by
@@ -129,12 +129,12 @@ async def states_and_ends(
     async def listed(at: int) -> dict[tuple[str, int], int]:
         return await target.retry("listing offsets", lambda: target.list_offsets(keys, at), timeout_ms)
 
-    logs = {key: _log(target, key) for key in keys}
+    logs = {key: log_identity(target, key) for key in keys}
     newest: dict[PartitionKey, tuple[int, Sequence[Batch]]]
     first, stable, newest = await target.together(
         partial(listed, EARLIEST_TIMESTAMP), partial(listed, LATEST_TIMESTAMP), partial(_newest_batches, target, keys)
     )
-    logs = {key: _same(log, _log(target, key)) for key, log in logs.items()}
+    logs = {key: _same(log, log_identity(target, key)) for key, log in logs.items()}
 
     async def seen_of(key: PartitionKey) -> Seen:
         seen = target.states_seen.get(key)
@@ -152,17 +152,6 @@ async def states_and_ends(
     target.states_seen.update(zip(keys, found, strict=True))
     states = {slot: seen.state for (_, slot), seen in zip(keys, found, strict=True) if seen.state is not None}
     return states, {slot: end for (_, slot), end in stable.items()}
-
-
-UNKNOWN_LOG = ("", -1)
-
-
-def _log(target: Cluster, key: PartitionKey) -> tuple[str, int]:
-    """Returns what identifies a log that only grows; UNKNOWN_LOG if the brokers don't tell."""
-    topic = target.topics.get(key[0])
-    if topic is None or not topic.topic_id or target.leader_epoch(*key) < 0:
-        return UNKNOWN_LOG
-    return topic.topic_id, target.leader_epoch(*key)
 
 
 def _same(before: tuple[str, int], after: tuple[str, int]) -> tuple[str, int]:
@@ -392,7 +381,7 @@ class NewStates:
         """
         topic = self._target.refresh([self._topic], self._timeout_ms).get(self._topic)
         keys = [(self._topic, slot) for slot in range(topic.partitions)] if topic else []
-        logs = {key: _log(self._target, key) for key in keys}
+        logs = {key: log_identity(self._target, key) for key in keys}
         stable = self._target.offsets(keys, LATEST_TIMESTAMP, self._timeout_ms) if keys else {}
         topic_id = topic.topic_id if topic else ""
         is_continued = (
@@ -426,7 +415,7 @@ class NewStates:
         if not records:
             return []
         earlier = [SlotState.from_json(value, with_positions=False) for _, value in records[:-1]]
-        seen = await _seen(target, key, _same(log, _log(target, key)), first or 0, end, records, timeout_ms)
+        seen = await _seen(target, key, _same(log, log_identity(target, key)), first or 0, end, records, timeout_ms)
         target.states_seen[key] = seen
         assert seen.state is not None
         return [*earlier, seen.state]

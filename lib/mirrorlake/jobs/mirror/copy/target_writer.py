@@ -23,7 +23,7 @@ from mirrorlake.protocol.batches.record_batch import Batch, next_sequence
 from mirrorlake.protocol.batches.records import read_records
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.error_codes import TOO_LARGE, ErrorCode
-from mirrorlake.protocol.log_reader import NothingThereError, read_stretch
+from mirrorlake.protocol.log_reader import UNKNOWN_LOG, NothingThereError, log_identity, read_stretch
 from mirrorlake.protocol.network.network_client import IN_FLIGHT, MOST_IN_FLIGHT
 from mirrorlake.protocol.network.response_error import ResponseError, is_unauthorized
 from mirrorlake.protocol.topic_changes import LARGEST_MESSAGE
@@ -408,7 +408,7 @@ class Outlet:
                     if not are_expected:
                         return batch.base_offset
                 at, read_bytes = batch.end_offset, read_bytes + len(batch.raw)
-                self.target.limits.looked[key] = stretch.downstream_from, self.target.leader_epoch(*key), at
+                self.target.limits.looked[key] = stretch.downstream_from, log_identity(self.target, key), at
                 is_late = read_bytes >= FETCH_BYTES and time.monotonic() >= until
                 if are_expected and (is_late or read_bytes > CHECKED_BYTES):
                     return None
@@ -421,8 +421,8 @@ class Outlet:
 
     def _looked_to(self, stretch: Stretch, key: PartitionKey) -> int:
         """Returns the offset up to which earlier attempts have found nothing behind the position."""
-        position, epoch, to = self.target.limits.looked.get(key, (-1, -1, 0))
-        is_same = (position, epoch) == (stretch.downstream_from, self.target.leader_epoch(*key))
+        position, log, to = self.target.limits.looked.get(key, (-1, UNKNOWN_LOG, 0))
+        is_same = position == stretch.downstream_from and log == log_identity(self.target, key) != UNKNOWN_LOG
         return max(stretch.downstream_from, to) if is_same else stretch.downstream_from
 
     async def _open_before(

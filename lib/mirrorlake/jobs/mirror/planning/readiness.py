@@ -20,7 +20,7 @@ from mirrorlake.errors import MirrorlakeError
 from mirrorlake.model.slot import Position
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.log_reader import UNKNOWN_LOG, log_identity, read_stretch
 from mirrorlake.protocol.requests.metadata import DESCRIBE, READ, WRITE, Topic
 from mirrorlake.reasons import TopicHeld
 
@@ -30,8 +30,8 @@ FETCH_BYTES = 1 << 20
 LOOK_AGAIN_S = 10.0  # between two looks into a log that holds records of others
 WAITS_LESS, LONGEST_S = 10, 30.0  # where its leader is away: of the time that a look takes, and at most
 
-# Topic id, leader epoch, and the offset before which the log has no committed record
-Blank = dict[PartitionKey, tuple[str, int, int]]
+# The identity of a log, and the offset before which it has no committed record
+Blank = dict[PartitionKey, tuple[tuple[str, int], int]]
 
 
 @dataclass(frozen=True)
@@ -245,10 +245,9 @@ def _first_record(
 ) -> PartitionKey | None:
     for key in keys:
         start, end, _ = bounds.get(key, (0, 0, 0))
-        found = cluster.topics.get(key[0])
-        log = (found.topic_id if found else "", cluster.leader_epoch(*key))
-        *known_log, known_end = blank.get(key, ("", -1, 0))
-        if tuple(known_log) == log and known_end <= end:
+        log = log_identity(cluster, key)
+        known_log, known_end = blank.get(key, (UNKNOWN_LOG, 0))
+        if known_log == log != UNKNOWN_LOG and known_end <= end:
             start = max(start, known_end)
         try:
             if end > start and cluster.call(
@@ -257,8 +256,7 @@ def _first_record(
                 timeout_ms,
             ):
                 return key
-            if log[0]:
-                blank[key] = *log, end
+            blank[key] = log, end
         except MirrorlakeError as error:
             if error.retriable:
                 raise
