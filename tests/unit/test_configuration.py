@@ -162,6 +162,8 @@ def test_every_property_of_a_file_is_accounted_for() -> None:
         "a.consumer.ssl.keystore.location": "x",
         "offset.storage.partitions": "x",
         "transforms": "x",
+        "b.client.id": "x",
+        "a->b.producer.request.timeout.ms": "1",
     }
     found = {line.name: line.status for line in Properties({**BASE, **given}).report()}
     assert found == {
@@ -169,6 +171,8 @@ def test_every_property_of_a_file_is_accounted_for() -> None:
         "tasks.max": "not needed",
         "offset.storage.partitions": "not needed",
         "transforms": "not supported",
+        "b.client.id": "not supported",
+        "a->b.producer.request.timeout.ms": "not supported",
         "a->b.topic": "unknown",
     }
 
@@ -179,6 +183,28 @@ def test_properties_that_somebody_may_count_on_without_effect_are_named_in_warni
         "property transforms is MirrorMaker 2's and not supported; it has no effect (use mirrorlake.transforms, which "
         "are Spark SQL)",
     )
+
+
+def test_properties_of_an_alias_that_begins_with_another_one_are_its_own(tmp_path: Path) -> None:
+    values = {
+        "clusters": "us, us.east",
+        "us.bootstrap.servers": "h1:1",
+        "us.east.bootstrap.servers": "h2:2",
+        "us.east.sasl.jaas.config": "module required password=x;",
+        "us->us.east.topics": "t",
+    }
+    file = tmp_path / "mm2.properties"
+    file.touch(mode=0o644)
+    (warning,) = Properties(values, str(file)).warnings()
+    assert warning.startswith("property us.east.sasl.jaas.config is a secret")
+
+
+def test_the_offsets_topic_of_mirrormaker_2_is_the_one_that_its_workers_take() -> None:
+    name, flows = "offset.storage.topic", {"a->b.offset.storage.topic": "flows"}
+    assert flow(**{name: "all", f"b.{name}": "target"}, **flows).mirrormaker.offsets_topic == "all"
+    assert flow(**{f"b.{name}": "target"}, **flows).mirrormaker.offsets_topic == "target"
+    assert flow(**flows).mirrormaker.offsets_topic == "flows", "in a Connect cluster, no file says it"
+    assert flow().mirrormaker.offsets_topic == "mm2-offsets.a.internal"
 
 
 def test_names_that_mirrormaker_2_has_read_until_kafka_4_count_where_the_new_ones_are_missing() -> None:

@@ -15,7 +15,15 @@ from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
 from mirrorlake.protocol.acls import GROUP, Acl, acl_changes, equal_acls
 from mirrorlake.protocol.admin import DESCRIBED_AT_ONCE, RECORDS_AT_ONCE, Admin
 from mirrorlake.protocol.requests.grouping import portions
-from mirrorlake.protocol.topic_changes import REMOTE_CONFIG, Entry, config_changes, creation, growth, largest_message
+from mirrorlake.protocol.topic_changes import (
+    REMOTE_CONFIG,
+    TIMESTAMP_BOUNDS,
+    Entry,
+    config_changes,
+    creation,
+    growth,
+    largest_message,
+)
 
 BASE = {
     "clusters": "a, b",
@@ -208,6 +216,23 @@ def test_prefixes_and_the_wildcard_are_carried_over_where_they_mean_the_same() -
     assert acls([acl("*")], **identity) == [("create_acl", str(acl("orders"))), ("create_acl", str(acl("payments")))]
 
 
+def test_a_prefix_that_also_covers_topics_of_another_cluster_becomes_rights_on_single_topics() -> None:
+    literal = [("create_acl", str(acl("a-orders"))), ("create_acl", str(acl("a-payments")))]
+    near = {"clusters": "a, b, a-east", "replication.policy.separator": "-"}
+    assert acls([acl("*")], **near) == literal, "a- is the beginning of a-east-orders, too"
+    near["clusters"] = "a, b, a-o"
+    assert acls([acl("or", pattern="PREFIXED")], **near) == [("create_acl", str(acl("a-or", pattern="PREFIXED")))]
+    near["clusters"] = "a, b, a-or"
+    assert acls([acl("or", pattern="PREFIXED")], **near) == literal[:1]
+    near["clusters"] = "a, b, c"
+    assert acls([acl("*")], **near) == [("create_acl", str(acl("a-", pattern="PREFIXED")))]
+
+
+def test_a_remote_name_that_no_topic_can_have_gives_nobody_anything_and_stops_no_other_right() -> None:
+    rename = {"topics.rename.regex": r"(.*)ments", "topics.rename.replacement": "all $1"}
+    assert acls([acl("orders"), acl("payments")], **rename) == [("create_acl", str(acl("orders")))]
+
+
 def test_topics_that_are_not_mirrored_give_nobody_anything() -> None:
     assert acls([acl("other")], topics="orders") == []
 
@@ -234,6 +259,32 @@ def test_a_value_that_the_target_refuses_holds_no_new_topic_under_intersection(c
     assert (len(tried), bool(refused)) == (tries, configs == "all")
     if tries == 2:
         assert tried[1] == {"max.message.bytes": "2000000", **REMOTE_CONFIG}
+
+
+@pytest.mark.parametrize("configs", ["all", "intersection"])
+def test_a_target_before_kafka_3_6_of_which_nothing_is_known_yet_gets_topics_that_it_understands(configs: str) -> None:
+    source = {"cleanup.policy": own("compact")}
+    chosen = flow(**{"mirrorlake.topic.configs": configs})
+    change, config = creation(chosen, "t", "a.t", 1, source)
+    made = list[dict[str, str]]()
+
+    def create(topics: Any) -> dict[str, TargetError]:
+        (topic,) = topics
+        for name in topic.config:
+            if name in TIMESTAMP_BOUNDS:
+                return {"a.t": TargetError(f"Unknown topic config name: {name}")}
+        made.append(dict(topic.config))
+        return {}
+
+    assert not ChangeMaker(Mock(create=create), Mock()).make(chosen, [change], {"a.t": config})
+    assert made == [
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "message.timestamp.type": "CreateTime",
+            "message.timestamp.difference.max.ms": str(2**63 - 1),
+        }
+    ]
 
 
 def test_topics_that_are_merged_take_the_largest_message_of_all() -> None:

@@ -60,8 +60,8 @@ class MirrorMakerSettings:
         """Reads the settings from the properties of a flow."""
         return cls(
             scope.read("group.id"),
-            scope.read("offset.storage.topic"),
-            scope.read("offset.storage.replication.factor"),
+            scope.of_worker("offset.storage.topic"),
+            scope.of_worker("offset.storage.replication.factor"),
             scope.source_consumer("isolation.level"),
         )
 
@@ -94,6 +94,7 @@ class Flow:
         state_changes_required: whether the property file itself asks for states that are changes.
         start: where partitions begin that were never mirrored.
         minds_provenance: whether a task must look where records came from, because names do not tell.
+        other_prefixes: how remote topics of the file's further clusters begin.
         bringers: the clusters whose flows bring records to the source, by the property file, if only records that
             were first written there are mirrored (`records` is local).
         passes_over_losses: whether the flow goes on where records are lost, and writes the loss down; else it stops.
@@ -184,6 +185,7 @@ class Flow:
     canary_record_sla_ms: int
     canary_group_sla_ms: int
     canary_objective_percent: int
+    other_prefixes: tuple[str, ...] = ()
     transforms: tuple[Transform, ...] = ()
     dead_letter_topic: str = ""
     dead_letters_on_source: frozenset[str] = frozenset()
@@ -229,10 +231,10 @@ class Flow:
             (topic in self.topics or is_heartbeats)
             and not self.policy.is_internal_topic(topic)
             and topic not in self.dead_letters_on_source
-            and not self._has_come_through_target(topic)
+            and not self.has_come_through_target(topic)
         )
 
-    def _has_come_through_target(self, topic: str) -> bool:
+    def has_come_through_target(self, topic: str) -> bool:
         """Tells from a topic's name whether it has come through the target; the flow back may have another policy."""
         if self.policy.is_cycle(topic, self.target):
             return True
@@ -361,6 +363,7 @@ class Flow:
             minds_provenance=_minds_provenance(scope, back),
             bringers=_bringers(scope),
             passes_over_losses=scope.read("mirrorlake.on.loss") == "continue",
+            other_prefixes=_other_prefixes(scope),
             transforms=transforms,
             registries=registries,
             remote_topics_writer=_remote_topics_writer(scope),
@@ -535,6 +538,12 @@ def _minds_provenance(scope: Scope, back: Scope) -> bool:
     if not names_tell_origin(scope, back):
         return True
     return bool(scope.read("mirrorlake.same.cluster.allowed")) or scope.read("mirrorlake.records") == "local"
+
+
+def _other_prefixes(scope: Scope) -> tuple[str, ...]:
+    separator = read_policy(scope).separator
+    others = (alias for alias in scope.properties.clusters if alias not in (scope.source, scope.target))
+    return tuple(f"{alias}{separator}" for alias in others)
 
 
 def _bringers(scope: Scope) -> tuple[str, ...]:

@@ -54,6 +54,10 @@ WORKER = "there is no Connect worker: Spark runs the job, and Delta and the targ
 PASSED_THROUGH = "record batches are passed through unopened"
 EXACTLY_ONCE = "mirroring is exactly-once always"
 METRICS = "metrics are served and pushed (mirrorlake.metrics.port, mirrorlake.metrics.otlp.endpoint)"
+OWN_CLIENTS = (
+    "clients are named after flow and role, and tuned by mirrorlake itself; mirrorlake.connect.timeout.ms bounds each "
+    "request"
+)
 SPARK_SQL = "use mirrorlake.transforms, which are Spark SQL"
 
 # The properties of MirrorMaker 2 that have no effect here. One with a star stands for all that begin with its name.
@@ -75,7 +79,6 @@ WITHOUT_EFFECT = (
     PropertyUse("header.converter", UseStatus.NOT_NEEDED, PASSED_THROUGH),
     PropertyUse("metric.names.formats", UseStatus.NOT_NEEDED, METRICS),
     PropertyUse("metric.reporters", UseStatus.NOT_NEEDED, METRICS),
-    PropertyUse("client.id", UseStatus.NOT_NEEDED, "clients are named after their flow and role"),
     PropertyUse("dedicated.mode.enable.internal.rest", UseStatus.NOT_NEEDED, WORKER),
     PropertyUse("listeners", UseStatus.NOT_NEEDED, WORKER),
     PropertyUse("name", UseStatus.NOT_NEEDED, WORKER),

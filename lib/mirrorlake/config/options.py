@@ -434,7 +434,7 @@ INTERNAL_TOPICS = (
         "heartbeats.replication.enabled",
         Flag(),
         "true",
-        "Whether heartbeats topics are mirrored whatever `topics` says, from their end on.",
+        "Whether heartbeats topics are mirrored whatever `topics` says; `heartbeats` itself from its end on.",
         field="heartbeats_replication_enabled",
     ),
     Option(

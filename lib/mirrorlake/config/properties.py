@@ -200,8 +200,11 @@ class Properties:
 
     def _use(self, name: str) -> PropertyUse:
         plain = self._without_scope(name)
-        if is_client_property(_without_role(plain)):
+        of_client = _without_role(plain)
+        if client_roles.decides_identity(of_client):
             return PropertyUse(name, UseStatus.SUPPORTED, "given to the clients of the cluster")
+        if of_client in CLIENT_PROPERTIES:
+            return PropertyUse(name, UseStatus.NOT_SUPPORTED, known_properties.OWN_CLIENTS)
         found = known_properties.look_up(name, plain)
         alias = name.removesuffix(f".{plain}")
         if found.status is UseStatus.SUPPORTED and alias in self.clusters and known_properties.is_of_target(plain):
@@ -220,7 +223,8 @@ class Properties:
         return self._without_alias(name)
 
     def _without_alias(self, name: str) -> str:
-        return next((name.removeprefix(f"{one}.") for one in self.clusters if name.startswith(f"{one}.")), name)
+        aliases = sorted(self.clusters, key=len, reverse=True)  # of us and us.east, the longer one is meant
+        return next((name.removeprefix(f"{one}.") for one in aliases if name.startswith(f"{one}.")), name)
 
 
 @dataclass(frozen=True, repr=False)
@@ -272,6 +276,15 @@ class Scope:
         """Resolves references to config providers; those to secrets stay until a client needs them."""
         is_kept = name in RESOLVED_LATER or secret_reference.is_secret(name)
         return text if is_kept else secret_reference.resolve(name, text).strip()
+
+    def of_worker(self, name: str) -> Any:
+        """Reads a property of MirrorMaker 2's workers of which a value for the whole file holds before that of the
+        target (`MirrorMakerConfig.workerConfig`). It reads none of a flow; with Connect, there is no other place."""
+        keys = (name, f"{self.target}.{name}", f"{self.flow}.{name}")
+        found = next((key for key in keys if key in self.properties.values), None)
+        return (
+            self.read(name) if found is None else self._parsed(name, options.find(name), self.properties.values[found])
+        )
 
     def source_consumer(self, name: str) -> str:
         """Reads a property of the consumer with which MirrorMaker 2 reads the source, wherever it may stand.

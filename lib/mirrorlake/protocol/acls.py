@@ -89,11 +89,18 @@ def _remote_names(flow: Flow, acl: Acl, topics: Collection[str]) -> Iterator[tup
     else:
         prefix = "" if acl.pattern == "LITERAL" else acl.name
         covered = [topic for topic in topics if topic.startswith(prefix)]
-        if covered and flow.policy.puts_alias_in_front:
-            yield flow.policy.remote_topic(prefix), "PREFIXED"
+        remote = flow.policy.remote_topic(prefix)
+        if covered and flow.policy.puts_alias_in_front and not _reaches_others(flow, remote):
+            yield remote, "PREFIXED"
             return
     # Under other policies, a prefix would also cover the target's own topics.
-    yield from ((flow.policy.remote_topic(topic), "LITERAL") for topic in covered)
+    names = map(flow.policy.remote_topic, covered)
+    yield from ((name, "LITERAL") for name in names if is_topic_name(name))
+
+
+def _reaches_others(flow: Flow, prefix: str) -> bool:
+    """Returns True if remote topics of another cluster begin with a prefix, as with the aliases us and us-east."""
+    return any(other.startswith(prefix) or prefix.startswith(other) for other in flow.other_prefixes)
 
 
 def _is_taken(flow: Flow, topic: str, topics: Collection[str]) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from mirrorlake.config.flow import Flow
+from mirrorlake.config.flow import CREATION, Flow
 from mirrorlake.errors import TargetError
 from mirrorlake.jobs.inspection.finding import Check, DoctorFinding, ok, problem, warning
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
@@ -246,7 +246,8 @@ def replication(at: Peers) -> Looks:
             Check.REPLICATION,
             flow.name,
             f"{name} is {factor}, but {flow.target} has {brokers} broker{'s' if brokers != 1 else ''}",
-            f"Set {name} to at most {brokers}, or to -1 for the cluster's default",
+            f"Set {name} to at most {brokers}, or to -1 for the cluster's default"
+            + (f". Where {CREATION}{name} is set, it is that one" if name == "replication.factor" else ""),
         )
     if not too_high:
         yield ok(Check.REPLICATION, flow.name, f"{brokers} broker{'s' if brokers != 1 else ''} on {flow.target}")
@@ -336,6 +337,9 @@ def clock(at: Peers) -> Looks:
         (name, index) for name, topic in sorted(found.items()) if flow.mirrors_topic(name) for index in topic.leaders
     ]
     newest = newest_timestamps(source, keys[:MOST_PARTITIONS], timeout_ms)
+    if newest is None:
+        yield ok(Check.CLOCK, flow.name, "the source does not tell its newest timestamps (Kafka 3.0 and later do)")
+        return
     if not newest:
         yield ok(Check.CLOCK, flow.name, "the source has no record to compare with")
         return

@@ -102,13 +102,17 @@ def _log_dir(broker: int, found: Any, version: int) -> LogDir:
     )
 
 
-def newest_timestamps(cluster: Cluster, partitions: Iterable[PartitionKey], timeout_ms: int) -> dict[PartitionKey, int]:
+def newest_timestamps(
+    cluster: Cluster, partitions: Iterable[PartitionKey], timeout_ms: int
+) -> dict[PartitionKey, int] | None:
     """Returns the largest timestamp in each partition, in ms; leaves out empty ones, and those that do not answer.
 
-    Returns nothing if the brokers are too old for the request.
+    Returns None if the brokers are too old for the request.
     """
     keys = list(partitions)
-    if cluster.max_version(ListOffsetsRequest) < FIRST_WITH_MAX_TIMESTAMP or not keys:
+    if cluster.max_version(ListOffsetsRequest) < FIRST_WITH_MAX_TIMESTAMP:
+        return None
+    if not keys:
         return {}
 
     async def attempt() -> dict[PartitionKey, int]:

@@ -58,7 +58,7 @@ def why_left_out(flow: Flow, name: str, topic: Topic, unnamed: Mapping[str, str]
         return "internal: a topic of Kafka, MirrorMaker 2 or mirrorlake"
     if name in flow.dead_letters_on_source:
         return "it has the dead letters of another flow"
-    if flow.policy.is_cycle(name, flow.target):
+    if flow.has_come_through_target(name):
         return f"it has come from {flow.target}"
     if not flow.mirrors_topic(name):
         return "topics does not name it, or topics.exclude does"
