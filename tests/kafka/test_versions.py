@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from mirrorlake.errors import SourceError, TargetError
+from mirrorlake.jobs.mirror.topics.topics_job import keep_in_step
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.local.ports import HOST
+from mirrorlake.protocol.topic_changes import ChangeOutcome
 
 from tests.moving import failover
 from tests.older_clusters import older_cluster
@@ -52,6 +54,8 @@ def test_records_and_groups_are_mirrored_between_older_clusters(
     topic, transactional = world.topic(), world.topic("transactional")
     world.produce(topic, 300)
     world.produce_transactions(transactional, 10, 20, seed=1)
+    created = keep_in_step(world.config, world.flow, world.ledger, dry_run=False)
+    assert {*created.outcomes.values()} == {ChangeOutcome.APPLIED}, "the mirror job has never run"
     world.mirror()
     world.produce(topic, 300, seed=1)
     world.mirror()

@@ -94,6 +94,16 @@ def remote_config(known: Collection[str]) -> dict[str, str]:
     return {name: value for name, value in (REMOTE_CONFIG | BEFORE_3_6).items() if name in known}
 
 
+def names_bounds(error: Exception) -> bool:
+    """Tells whether a cluster has refused a property that Kafka has since 3.6 (KIP-937)."""
+    return any(name in str(error) for name in TIMESTAMP_BOUNDS)
+
+
+def before_3_6(config: Mapping[str, str]) -> dict[str, str]:
+    """Returns a new topic's configuration as clusters before Kafka 3.6 know it."""
+    return {name: value for name, value in config.items() if name not in TIMESTAMP_BOUNDS} | BEFORE_3_6
+
+
 def creation(
     flow: Flow,
     topic: str,
@@ -118,7 +128,7 @@ def creation(
     config = {
         name: value
         for name, (value, _) in wanted_config(flow, source).items()
-        if value is not None and (flow.topic_configs == "all" or name in known)
+        if value is not None and (flow.topic_configs == "all" or name in known or not known)
     }
     if source.get(LARGEST_MESSAGE, Entry(None)).value not in (None, LARGEST_MESSAGE_DEFAULT):
         config[LARGEST_MESSAGE] = str(source[LARGEST_MESSAGE].value)

@@ -15,7 +15,15 @@ from mirrorlake.errors import MirrorlakeError, TargetError
 from mirrorlake.log import event
 from mirrorlake.protocol.acls import Acl
 from mirrorlake.protocol.admin import Admin, NewTopic, Refusals, is_away
-from mirrorlake.protocol.topic_changes import UNANSWERED, Change, ChangeKind, ChangeOutcome, only_needed
+from mirrorlake.protocol.topic_changes import (
+    UNANSWERED,
+    Change,
+    ChangeKind,
+    ChangeOutcome,
+    before_3_6,
+    names_bounds,
+    only_needed,
+)
 
 log = logging.getLogger(__name__)
 
@@ -95,15 +103,21 @@ class ChangeMaker:
     def _create(
         self, flow: Flow, new_configs: Mapping[str, Mapping[str, str]], changes: list[Change]
     ) -> dict[Change, Any]:
-        """Creates topics. Under intersection, one that is refused is created with what it needs only: the target may
-        know a property, and refuse the source's value. The next comparison sends the others one by one."""
+        """Creates topics, and those that are refused once more, with other configurations.
+
+        Before anything on it could be described, a cluster may be older than what was planned. Under intersection, a
+        topic gets what it needs only: the target may know a property, and refuse the source's value. The next
+        comparison sends the others one by one.
+        """
         refused = self._created(flow, changes, new_configs)
+        if older := [change for change, error in refused.items() if names_bounds(error)]:
+            new_configs = {topic: before_3_6(config) for topic, config in new_configs.items()}
+            refused = _without(refused, older) | self._created(flow, older, new_configs)
         again = [change for change, error in refused.items() if not error.retriable]
         if flow.topic_configs != "intersection" or not again:
             return refused
         needed = {topic: only_needed(flow, config) for topic, config in new_configs.items()}
-        done = [change for change in refused if change not in again]
-        return {change: refused[change] for change in done} | self._created(flow, again, needed)
+        return _without(refused, again) | self._created(flow, again, needed)
 
     def _created(
         self, flow: Flow, changes: list[Change], configs: Mapping[str, Mapping[str, str]]
@@ -197,6 +211,11 @@ class ChangeMaker:
                 }
             )
         self._ledger.append("topology_changes", rows)
+
+
+def _without(refused: Mapping[Change, Any], some: Iterable[Change]) -> dict[Change, Any]:
+    left_out = {*some}
+    return {change: error for change, error in refused.items() if change not in left_out}
 
 
 def _log(flow: Flow, change: Change, outcome: str) -> None:

@@ -241,10 +241,14 @@ class Topology:
             yield change
 
     def _known(self) -> frozenset[str]:
-        """Returns the names of the properties that a topic of the target has; none if they can't be read."""
+        """Returns the names of the properties that a topic of the target has; none if they can't be read.
+
+        Before the mirror job has run for the first time, the flow has no topic of its own there.
+        """
         if not self._known_properties:
-            syncs = self.flow.offset_syncs_topic
-            self._known_properties = frozenset(self._describe(self._target, [syncs]).get(syncs, ()))
+            syncs, there = self.flow.offset_syncs_topic, self._target.partitions()
+            for topic in [syncs] if syncs in there else sorted(there)[:1]:
+                self._known_properties = frozenset(self._describe(self._target, [topic]).get(topic, ()))
         return self._known_properties
 
     @staticmethod
