@@ -254,6 +254,7 @@ def test_partitions_without_a_copy_begin_where_mirrormaker_2_would_begin(world: 
     mirrormaker = MirrorMaker(world.flow, Admin(world.flow.target_connection, "target", world.flow_name))
     mirrormaker.ensure_topic()
     mirrormaker.write({(topic, 1): 5})  # its remote topic was deleted, and created anew
+    world.topic("x" * (249 - len(f"{world.alias}-")), partitions=1)  # no mirror can give it a remote name
     found = {one.partition: one.upstream_next for one in take_over(world).findings}
     assert found == {0: before[0][-1][0] + 1, 1: 5}
     world.produce(topic, 30, partitions=3, seed=2)

@@ -209,6 +209,12 @@ class Takeover:
         """Finds the partitions to compare: those that the target holds records of and the flow has not mirrored."""
         flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
         topics = {name: topic for name, topic in source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)}
+        unnamed = flow.unnamed(topics)
+        if topics and len(unnamed) == len(topics):
+            raise ConfigurationError(next(iter(unnamed.values())))
+        for name, reason in unnamed.items():
+            log.warning(event("topic_held", flow=flow.name, topic=name, reason=reason))
+            del topics[name]
         remotes = flow.remote_topics(topics)
         there = target.refresh(remotes.values(), timeout_ms)
         counts = {
