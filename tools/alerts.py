@@ -179,10 +179,11 @@ ALERTS = (
         "mirrorlake_checkpoint_worst_group_seconds > {group}",
         "ticket",
         "A group of flow {{ $labels.flow }} is not at its exact offset for {{ $value | humanizeDuration }}.",
-        "The mirror is behind the group, or the target refuses its commits.",
+        "The mirror is behind the group, the target refuses its commits, or a cluster does not tell its offsets.",
         "SELECT * FROM current_position WHERE status IN ('clamped', 'not_mirrored_yet') OR sync IN ('refused', "
-        "'waiting').",
-        "See MirrorlakeLag for a mirror that is behind; for a refusal, grant what the reason names.",
+        "'waiting', 'held'); and the events groups_not_read and partitions_not_read in the log.",
+        "See MirrorlakeLag for a mirror that is behind; for a refusal, grant what the reason names; else look at the "
+        "brokers that the events name.",
         {"group": 900, "group_for": 0},
     ),
     Alert(
@@ -241,10 +242,12 @@ ALERTS = (
         "MirrorlakeMemory",
         "mirrorlake_memory_bytes > {memory_bytes:.0f}",
         "ticket",
-        "The driver of flow {{ $labels.flow }} takes {{ $value | humanize1024 }}B of memory.",
+        "The Python process of flow {{ $labels.flow }}'s driver takes {{ $value | humanize1024 }}B of memory.",
         "Very many partitions or groups, or a leak.",
-        "mirrorlake_memory_bytes over days, beside the number of partitions.",
-        "Give the driver more memory. If it grows without more partitions, restart the job and report it.",
+        "mirrorlake_memory_bytes over days, beside the number of partitions. It has neither Spark's JVM nor its "
+        "workers.",
+        "Give the driver's machine or container more memory; a heap of the JVM (SPARK_DRIVER_MEMORY) is not meant. If "
+        "it grows without more partitions, restart the job and report it.",
         {"memory_bytes": 4 << 30, "memory_for": 900},
     ),
 )

@@ -77,8 +77,11 @@ ALERTS = (
     Alert(
         "mirror_behind",
         "Records wait to be mirrored for long. The view lag_now has the partitions, and why they wait.",
-        "SELECT coalesce(max(lag_seconds) / 60, 0) AS value FROM {lag_now} "
-        "WHERE measured_at > current_timestamp() - INTERVAL 2 HOURS AND state NOT IN ('paused', 'promoted')",
+        f"""
+        SELECT coalesce(max(lag_seconds) / 60, 0) AS value
+        FROM (SELECT *, max(measured_at) OVER (PARTITION BY source, target) AS newest_at FROM {{lag_now}}) l
+        JOIN {ALIVE} ON alive.source = l.source AND alive.target = l.target
+        WHERE l.measured_at > l.newest_at - INTERVAL 2 HOURS AND l.state NOT IN ('paused', 'promoted')""",
         None,
     ),
     Alert(

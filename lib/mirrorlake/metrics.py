@@ -71,7 +71,10 @@ class Metrics:
             "Partitions that an operator or a property has paused, when the lag was last measured.",
         )
         self.throttled_seconds = self._counter(
-            "throttled", "seconds", "Time for which brokers have throttled copying tasks, by side.", SIDE
+            "throttled",
+            "seconds",
+            "Time for which brokers have throttled the copying task that they throttle most, by side.",
+            SIDE,
         )
         self.open_transaction_seconds = self._gauge(
             "open_transaction_age", "seconds", "Age of the oldest transaction on the source that the mirror waits for."
@@ -111,8 +114,8 @@ class Metrics:
         self.worst_group_seconds = self._gauge(
             "checkpoint_worst_group",
             "seconds",
-            "Time for which a position of a group has been clamped, not mirrored yet, refused or waiting, of the worst "
-            "one.",
+            "Time for which a position of a group has been clamped, not mirrored yet, refused, waiting or not told by "
+            "a cluster, of the worst one.",
         )
 
         # Verification
@@ -144,7 +147,9 @@ class Metrics:
         )
 
         # All jobs
-        self.memory_bytes = self._gauge("memory", "bytes", "Resident memory of the job's process on the driver.")
+        self.memory_bytes = self._gauge(
+            "memory", "bytes", "Resident memory of the job's Python process on the driver, without Spark's JVM."
+        )
         self.gate_evaluations = self._counter("gate", "evaluations", "Evaluations of a suite of expectations.", SUITE)
         self.gate_failures = self._counter(
             "gate", "failures", "Evaluations in which an expectation failed or was not evaluated.", SUITE

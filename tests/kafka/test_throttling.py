@@ -49,7 +49,7 @@ def test_a_throttled_backlog_arrives_without_an_attempt_in_vain(plain_world: Wor
     plain_world.assert_nothing_open()
     throttled_s = plain_world.metric("throttled_seconds_total", cluster=side)
     assert throttled_s is not None
-    assert 1 < throttled_s < 2 * seconds
+    assert 1 < throttled_s <= seconds, "a share of the time, whatever the number of slots and connections"
 
 
 def test_a_rate_is_kept_and_changed_while_it_runs_and_a_backfill_gives_way_to_other_topics(plain_world: World) -> None:

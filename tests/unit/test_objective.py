@@ -37,11 +37,11 @@ def test_late_canaries_burn_the_objective_once_each_whether_they_arrive_or_not()
     for canary in range(3, NEWEST + 1):
         path.objective.sent(canary, 0.0)
         path.objective.arrived(canary, 2.0)
-    assert (path.value("burn_ratio"), path.value("late_probes_total")) == (0.0, None)
+    assert (path.value("burn_ratio"), path.value("late_probes_total")) == (0.0, 0.0)
     path.objective.sent(1, 0.0)  # arrives late
     path.objective.sent(2, 0.0)  # never arrives
     path.objective.look(10.0)
-    assert path.value("late_probes_total") is None
+    assert path.value("late_probes_total") == 0
     for at_s in (11.0, 12.0, 13.0):
         path.objective.look(at_s)
     assert path.value("late_probes_total") == 2
@@ -108,4 +108,4 @@ def test_a_pause_makes_no_canary_late(monkeypatch: pytest.MonkeyPatch) -> None:
     tested._keep()
     assert len(sent) == 2
     labels = {"flow": "a->b", "path": RECORD}
-    assert metrics.registry.get_sample_value("mirrorlake_canary_late_probes_total", labels) is None
+    assert metrics.registry.get_sample_value("mirrorlake_canary_late_probes_total", labels) == 0

@@ -33,6 +33,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.log_lines import logged
 
 DEADLINE_S = 30.0
+SUITE = "offset_syncs"
 
 
 def flow(**properties: str) -> Flow:
@@ -76,7 +77,7 @@ def filled() -> Metrics:
 
 def test_metrics_and_health_are_served_on_loopback_and_end_with_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     port, metrics = free_port(), filled()
-    with JobTelemetry(flow(mirrorlake_metrics_port=str(port)), "mirror", metrics) as telemetry:
+    with JobTelemetry(flow(mirrorlake_metrics_port=str(port)), "mirror", metrics, SUITE) as telemetry:
         status, kind, body = get(port, "/metrics")
         assert (status, kind.partition(";")[0]) == (200, "text/plain")
         found = {family.name: family for family in text_string_to_metric_families(body.decode())}
@@ -96,10 +97,10 @@ def test_metrics_and_health_are_served_on_loopback_and_end_with_the_job(capsys: 
             hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             hasty.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         assert get(port, "/health")[0] == 200
-        with JobTelemetry(flow(mirrorlake_metrics_port=str(port - 1)), "checkpoint", metrics), logged() as said:
+        with JobTelemetry(flow(mirrorlake_metrics_port=str(port - 1)), "checkpoint", metrics, SUITE), logged() as said:
             pass
         assert not said
-        with logged() as said, JobTelemetry(flow(mirrorlake_metrics_port=str(port)), "mirror", metrics):
+        with logged() as said, JobTelemetry(flow(mirrorlake_metrics_port=str(port)), "mirror", metrics, SUITE):
             pass
         assert "metrics_not_served" in said[0], "the second job goes on without"
     with pytest.raises(OSError, match="refused"):
@@ -110,7 +111,7 @@ def test_metrics_and_health_are_served_on_loopback_and_end_with_the_job(capsys: 
 def test_what_has_not_happened_yet_is_0_and_a_lag_that_is_never_measured_can_be_noticed() -> None:
     metrics = Metrics()
     began = time.time()
-    with JobTelemetry(flow(), "mirror", metrics), JobTelemetry(flow(), "checkpoint", metrics):
+    with JobTelemetry(flow(), "mirror", metrics, SUITE), JobTelemetry(flow(), "checkpoint", metrics, SUITE):
         found = {
             sample.name: sample.value
             for family in metrics.registry.collect()
@@ -118,11 +119,11 @@ def test_what_has_not_happened_yet_is_0_and_a_lag_that_is_never_measured_can_be_
             if not sample.name.endswith("_created")
         }
     zero = ("mirrored_records", "mirrored_bytes", "micro_batches", "ledger_appends", "ledger_runs", "checkpoint_cycles")
-    assert [found[f"mirrorlake_{name}_total"] for name in (*zero, "throttled_seconds")] == [0.0] * 7
+    assert [found[f"mirrorlake_{name}_total"] for name in (*zero, "throttled_seconds", "gate_failures")] == [0.0] * 8
     assert found["mirrorlake_ledger_away_seconds"] == 0
     assert began <= found["mirrorlake_lag_measured_timestamp_seconds"] <= time.time()
     unmeasured = Metrics()
-    with JobTelemetry(flow(mirrorlake_lag_interval_seconds="0"), "mirror", unmeasured):
+    with JobTelemetry(flow(mirrorlake_lag_interval_seconds="0"), "mirror", unmeasured, SUITE):
         assert b"lag_measured_timestamp_seconds{" not in generate_latest(unmeasured.registry)
 
 
@@ -131,20 +132,22 @@ def test_a_job_begins_to_serve_without_dns(monkeypatch: pytest.MonkeyPatch) -> N
         raise AssertionError(name)
 
     monkeypatch.setattr(socket, "getfqdn", ask)
-    with JobTelemetry(flow(mirrorlake_metrics_port=str(port := free_port())), "mirror", Metrics()):
+    with JobTelemetry(flow(mirrorlake_metrics_port=str(port := free_port())), "mirror", Metrics(), SUITE):
         assert get(port, "/health")[0] == 200
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 def test_an_address_of_ipv6_is_listened_on(host: str) -> None:
     port = free_port()
-    with JobTelemetry(flow(mirrorlake_metrics_port=str(port), mirrorlake_metrics_host=host), "mirror", Metrics()):
+    with JobTelemetry(
+        flow(mirrorlake_metrics_port=str(port), mirrorlake_metrics_host=host), "mirror", Metrics(), SUITE
+    ):
         assert urlopen(f"http://[::1]:{port}/health", timeout=DEADLINE_S).status == 200
 
 
 def test_a_name_that_no_host_can_have_is_said_and_stops_no_job() -> None:
     nowhere = flow(mirrorlake_metrics_port="9464", mirrorlake_metrics_host="a..b")
-    with logged() as said, JobTelemetry(nowhere, "mirror", Metrics()):
+    with logged() as said, JobTelemetry(nowhere, "mirror", Metrics(), SUITE):
         pass
     assert "metrics_not_served" in said[0]
 
@@ -162,7 +165,7 @@ def test_health_is_503_once_there_was_no_progress_for_the_bound() -> None:
     health.progressed()
     assert health.report()["alive"]
     assert health.report()["error"] is None
-    with JobTelemetry(flow(mirrorlake_metrics_port=str(port := free_port())), "mirror", Metrics()) as telemetry:
+    with JobTelemetry(flow(mirrorlake_metrics_port=str(port := free_port())), "mirror", Metrics(), SUITE) as telemetry:
         telemetry.health._since -= 301
         assert get(port, "/health")[0] == 503
 
@@ -174,7 +177,7 @@ def test_an_age_grows_between_two_readings() -> None:
     first = metrics.registry.get_sample_value(name, labels)
     until(lambda: (metrics.registry.get_sample_value(name, labels) or 0) > (first or 0))
     assert 10e6 < resident_bytes() < 100e9
-    with JobTelemetry(flow(), "mirror", metrics):
+    with JobTelemetry(flow(), "mirror", metrics, SUITE):
         assert metrics.registry.get_sample_value("mirrorlake_progress_age_seconds", labels) is not None
     for age in (name, "mirrorlake_progress_age_seconds"):
         assert metrics.registry.get_sample_value(age, labels) is None, "of a job that has ended"
@@ -224,7 +227,7 @@ def test_what_is_pushed_is_what_is_served(monkeypatch: pytest.MonkeyPatch) -> No
             mirrorlake_metrics_otlp_headers="authorization=${env:OTLP_TOKEN}, x-tenant=1",
         )
         assert "OTLP_TOKEN" not in repr(pushes)
-        with JobTelemetry(pushes, "mirror", metrics):
+        with JobTelemetry(pushes, "mirror", metrics, SUITE):
             # The job is shorter than the interval, so there is one push, at its end.
             text = generate_latest(metrics.registry).decode()
         ((headers, body),) = taken
@@ -287,7 +290,7 @@ def test_headers_and_an_endpoint_of_another_form_are_refused(monkeypatch: pytest
     monkeypatch.setenv("OTLP", "collector:4317")
     with (
         pytest.raises(ConfigurationError, match="gRPC is not supported"),
-        JobTelemetry(flow(mirrorlake_metrics_otlp_endpoint="${env:OTLP}"), "mirror", Metrics()),
+        JobTelemetry(flow(mirrorlake_metrics_otlp_endpoint="${env:OTLP}"), "mirror", Metrics(), SUITE),
     ):
         pass
     with (
@@ -296,6 +299,7 @@ def test_headers_and_an_endpoint_of_another_form_are_refused(monkeypatch: pytest
             flow(mirrorlake_metrics_otlp_endpoint="http://h:1", mirrorlake_metrics_otlp_headers="s3cret"),
             "mirror",
             Metrics(),
+            SUITE,
         ),
     ):
         pass
@@ -359,8 +363,8 @@ def test_topics_and_groups_have_the_names_of_mirrormaker_2_and_its_windows() -> 
 
 def test_details_are_off_unless_asked_for_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics()
-    assert JobTelemetry(flow(), "mirror", metrics).details is None
-    details = JobTelemetry(flow(mirrorlake_metrics_detailed="true"), "mirror", metrics).details
+    assert JobTelemetry(flow(), "mirror", metrics, SUITE).details is None
+    details = JobTelemetry(flow(mirrorlake_metrics_detailed="true"), "mirror", metrics, SUITE).details
     assert details is details_of(metrics.registry)
     monkeypatch.setattr("mirrorlake.telemetry.details.MOST_SERIES", 5)
     assert details is not None

@@ -34,14 +34,15 @@ class JobTelemetry:
         flow: the flow of the job.
         job: mirror, checkpoint or verify.
         metrics: the metrics of the process.
+        suite: the name of the suite of expectations that the job evaluates.
 
     Attributes:
         health: the progress of the job.
         details: the metrics of topics, partitions and groups; None if they are off.
     """
 
-    def __init__(self, flow: Flow, job: str, metrics: Metrics) -> None:
-        self._flow, self._job, self._metrics = flow, job, metrics
+    def __init__(self, flow: Flow, job: str, metrics: Metrics, suite: str) -> None:
+        self._flow, self._job, self._metrics, self._suite = flow, job, metrics, suite
         self.health = Health(flow.name, job, flow.metrics_health_s)
         self.details: Details | None = details_of(metrics.registry) if flow.metrics_detailed else None
         by_job = {
@@ -74,13 +75,8 @@ class JobTelemetry:
         headers, endpoint = _headers(flow), resolve(OTLP_ENDPOINT, flow.metrics_otlp_endpoint).strip()
         require_otlp_address(flow.name, endpoint)
         metrics.memory_bytes.labels(flow.name).set_function(resident_bytes)
-        for kind in KINDS:  # a counter that begins with 1 has no increase
-            metrics.anomalies.labels(flow.name, kind)
-        for counter in self._counters:  # before the first event, 0 and nothing are not the same to a query
-            counter.labels(flow.name)
+        self._begin_counters()
         if self._job == "mirror":
-            for side in ("source", "target"):
-                metrics.throttled_seconds.labels(flow.name, side)
             metrics.ledger_away_seconds.labels(flow.name)
             if flow.lag_interval_s:  # a lag that can never be measured must be noticed, too
                 metrics.lag_measured_seconds.labels(flow.name).set_to_current_time()
@@ -94,7 +90,7 @@ class JobTelemetry:
                 self._server = Server(flow.metrics_host, port, metrics.registry, self.health)
                 log.info(event("metrics_served", flow=flow.name, job=self._job, host=flow.metrics_host, port=port))
             except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host can be like this
-                detail = "the job goes on without; give each flow a port of its own (mirrorlake.metrics.port)"
+                detail = "the job goes on without; give each flow two ports of its own (mirrorlake.metrics.port)"
                 log.warning(
                     event(
                         "metrics_not_served",
@@ -115,6 +111,19 @@ class JobTelemetry:
                 flow.metrics_otlp_interval_s,
             )
         return self
+
+    def _begin_counters(self) -> None:
+        """Lets each counter begin at 0: one that begins with 1 has no increase, and nothing is not 0 to a query."""
+        flow, metrics = self._flow.name, self._metrics
+        for kind in KINDS:
+            metrics.anomalies.labels(flow, kind)
+        for evaluations in (metrics.gate_evaluations, metrics.gate_failures):
+            evaluations.labels(flow, self._suite)
+        for counter in self._counters:
+            counter.labels(flow)
+        if self._job == "mirror":
+            for side in ("source", "target"):
+                metrics.throttled_seconds.labels(flow, side)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -108,7 +108,7 @@ class CheckpointJob:
         self._metrics = metrics or of_process()
         self._cycles = cycles or SparkCycles(spark)  # type: ignore[arg-type]  # they need a session
         self._gate = Gate(suite, self._metrics)
-        self._telemetry = JobTelemetry(flow, "checkpoint", self._metrics)
+        self._telemetry = JobTelemetry(flow, "checkpoint", self._metrics, self._gate.name)
         self._journal = Journal(ledger)
         self._spare_memory = SpareMemory(is_driver=True)
         self._job_id = uuid.uuid4().hex[:8]

@@ -131,7 +131,7 @@ class MirrorJob:
         # Heartbeats come each second. Without a canary, nobody waits for them.
         self._slow_slots = SlowSlots(lambda topic: flow.canary_enabled or not flow.policy.is_heartbeats_topic(topic))
         self._waits_for_records = True
-        self._telemetry = JobTelemetry(flow, "mirror", self._metrics)
+        self._telemetry = JobTelemetry(flow, "mirror", self._metrics, self._gate.name)
         self._progress = ProgressKeeper(
             flow, self._metrics, self._telemetry, self._keeper, self._append_anomalies, job_id
         )

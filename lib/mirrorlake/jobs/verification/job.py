@@ -99,7 +99,7 @@ class Verification:
         metrics = of_process()
         with (
             ending(log, "verification", flow=self.flow.name, mode=scope.mode),
-            JobTelemetry(self.flow, "verify", metrics),
+            JobTelemetry(self.flow, "verify", metrics, self._gate.name),
         ):
             result = self._run(scope)
             counts = scope.topics is None and scope.mode in (VerificationMode.FULL, VerificationMode.INCREMENTAL)

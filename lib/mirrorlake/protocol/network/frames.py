@@ -310,11 +310,13 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         configs: kafka-python's configuration.
 
     Attributes:
-        throttled_s: the seconds for which brokers have throttled this client, summed over its connections.
+        throttled_s: the seconds for which a broker has throttled this client. Those of several connections at once
+            count once.
         refused: the time on the monotonic clock when a broker that had a connection did not accept a further one.
     """
 
     throttled_s = 0.0
+    _throttled_until = 0.0  # on the monotonic clock
     broker_version_data: Any  # what the brokers understand
 
     def __init__(self, net: Any, security: Callable[[], Mapping[str, object]] = dict, **configs: Any) -> None:
@@ -495,7 +497,9 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         self._backoff[node_id] = failures, until, self.config["socket_connection_setup_timeout_ms"]
 
     def _add_throttled(self, seconds: float) -> None:
-        self.throttled_s += seconds
+        now = time.monotonic()
+        self.throttled_s += min(seconds, now - self._throttled_until)
+        self._throttled_until = now
 
     async def _connect(self, node: Any, conn: Any, *args: Any, **options: Any) -> None:
         self._connecting_since.setdefault(node.node_id, time.monotonic())

@@ -58,6 +58,10 @@ class Objective:
     _late: set[int] = field(default_factory=set)
     _newest: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=NEWEST))
 
+    def __post_init__(self) -> None:
+        for counter in (self.metrics.canaries, self.metrics.late_canaries):  # one that begins with 1 has no increase
+            counter.labels(self.flow, self.path)
+
     def sent(self, canary: int, at_s: float) -> None:
         """Notes that a canary was sent, or should have been."""
         self._under_way[canary] = at_s

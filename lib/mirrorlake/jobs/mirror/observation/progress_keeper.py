@@ -183,8 +183,9 @@ class ProgressKeeper:
     def _tell(self, number: int, reports: list[SlotReport]) -> None:
         """Tells of throttling, of records of other programs, and of lost records."""
         flow = self.flow
-        for side, ms in ((side, ms) for report in reports for side, ms in report.throttled_ms.items()):
-            self._metrics.throttled_seconds.labels(flow.name, side).inc(ms / 1000)
+        for side in ("source", "target"):  # slots copy side by side
+            longest_ms = max((report.throttled_ms.get(side, 0) for report in reports), default=0)
+            self._metrics.throttled_seconds.labels(flow.name, side).inc(longest_ms / 1000)
         for warning in (warning for report in reports for warning in report.warnings):
             log.warning(event("foreign_records", flow=flow.name, batch=number, detail=warning))
             self._append_anomalies([Anomaly.of_flow(flow, AnomalyKind.FOREIGN, AnomalyAction.CONTINUE, warning)])
