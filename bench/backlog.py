@@ -18,9 +18,9 @@ from bench.contestants import CEILING, MIRRORLAKE, Task, at_work, result_of
 from bench.load import create
 from bench.machine import busy_s
 from bench.processes import MIB, ProcessTree
+from bench.warm_up import warmed_up
 
 CONNECTIONS = (2, 4)  # of the bare loop, over a long line; a partition stays on one of them
-FAR_WARM_SHARE = 0.75  # so that the first append to the ledger, in a cold JVM, is over before; it is due after 30 s
 CEILING_RECORDS = 8_000_000  # for which it takes some ten seconds
 
 
@@ -43,9 +43,10 @@ def measure(contestant: str, task: Task, records: int, partitions: int) -> dict[
 
 
 def _window(contestant: str, task: Task, records: int, partitions: int) -> dict[str, Any]:
-    began = time.monotonic()
     with ExitStack() as stack:
-        running = stack.enter_context(at_work(contestant, task))
+        is_warm = contestant == MIRRORLAKE
+        running = stack.enter_context(warmed_up(task) if is_warm else at_work(contestant, task))
+        began = time.monotonic()
         trees = [stack.enter_context(ProcessTree(pid)) for pid in (running.processes[0].pid, *_brokers(task))]
         target = stack.enter_context(connected(task.clusters.target.bootstrap_servers, "target"))
         arrivals = Arrivals(
@@ -56,7 +57,7 @@ def _window(contestant: str, task: Task, records: int, partitions: int) -> dict[
             lambda: running.is_alive,
         )
         try:
-            window = arrivals.window(records, FAR_WARM_SHARE if task.clusters.far else WARM_SHARE)
+            window = arrivals.window(records, WARM_SHARE)
         except Exception as error:
             raise RuntimeError(f"{error}\n{running.end_of_log()}") from error
         peak_bytes = trees[0].peak_bytes
