@@ -139,6 +139,8 @@ def test_a_group_waits_for_a_remote_topic_and_others_go_on(world: World) -> None
         assert "does not exist yet" in rows[key]["reason"]
     assert "the mirror job has not begun it" in rows[foreign_too, foreign, 0]["reason"]
     assert world.committed(foreign_too) == {}, "nothing says that the group has not read the record there"
+    (planned,) = [one for one in failover(world).lines if one.group_id == foreign_too]
+    assert (planned.status, planned.downstream_offset) == ("not_mirrored_yet", None)
     assert rows[refused, gone, 0]["sync"] == "refused"
     assert world.committed(waits)[world.remote(topic), 0][0] == 10
     assert world.committed(goes_on)[world.remote(topic), 0][0] == 30
@@ -597,6 +599,7 @@ def test_a_flow_that_is_failed_over_while_its_checkpoint_job_runs_moves_no_group
 
 
 def test_a_violated_gate_touches_no_group_and_is_stored(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.keeps_journal = True
     topic = world.topic(partitions=1)
     world.produce(topic, 50, 1)
     world.mirror()

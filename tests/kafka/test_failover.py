@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from mirrorlake.errors import ConfigurationError, GateError, MirrorlakeError, TargetError
 from mirrorlake.jobs.checkpoint import target_groups
@@ -87,6 +87,32 @@ def add_verification(world: World, topic: str, partition: int, status: str) -> N
         for field in world.spark.table(table).schema
     }
     world.ledger.append("verifications", [row])
+
+
+def test_a_group_at_the_end_of_logs_that_retention_has_emptied_goes_on_at_the_first_offset_that_is_left(
+    world: World,
+) -> None:
+    topic = world.topic(partitions=1)
+    remote = (world.remote(topic), 0)
+    world.produce(topic, 50, 1)
+    world.mirror()
+    synced = world.commit("synced", {(topic, 0): 50})
+    world.checkpoint()
+    assert world.committed(synced)[remote][0] == 50
+    for admin, place in ((world.source_admin, (topic, 0)), (world.target_admin, remote)):
+        whole = TopicPartition(*place, OFFSET_END)
+        admin.delete_records([whole])[whole].result()
+    world.checkpoint()
+    assert world.committed(synced)[remote][0] == 51, "the marker of the transaction is gone as well"
+    late = world.commit("late", {(topic, 0): 50})
+    result = failover(world, mode="rehearse")
+    assert {(one.downstream_offset, one.proof, one.go) for one in result.lines} == {(51, "at the end", True)}
+    failover(world, mode="promote", signed_by="ann")
+    producer = Producer({"bootstrap.servers": world.target_servers})
+    producer.produce(remote[0], b"new", partition=0)
+    assert producer.flush(30) == 0
+    for group in (synced, late):
+        assert consume_as(world.target_servers, group, [remote[0]]) == {remote: [b"new"]}
 
 
 def test_a_plan_says_exactly_what_would_be_read_again_skipped_and_lost_and_changes_nothing(world: World) -> None:

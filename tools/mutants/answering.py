@@ -12,6 +12,10 @@ CORRUPT = (
 REPORTED = "tests/spark/test_report.py"
 STANDS = (f"{REPORTED}::test_a_verification_counts_as_failed_while_what_it_has_found_stands",)
 RIGHTS = "tests/unit/test_topic_changes.py"
+EMPTIED = (
+    "tests/kafka/test_failover.py::test_a_group_at_the_end_of_logs_that_retention_has_emptied_goes_on_at_the_first_"
+    "offset_that_is_left"
+)
 ROUND = (
     "tests/unit/test_configuration.py::test_names_go_round_neither_between_two_separators_nor_where_one_flow_keeps_them",
 )
@@ -126,9 +130,51 @@ ANSWERING = (
     Mutant(
         "a new topic has none of its source's properties under intersection",
         "protocol/topic_changes.py",
-        " or name in known)",
+        " or name in known or not known)",
         ")",
         (f"{RIGHTS}::test_a_new_topic_has_from_the_beginning_what_both_clusters_know",),
+    ),
+    Mutant(
+        "a prefix of one cluster's topics covers those of another one",
+        "protocol/acls.py",
+        " and not _reaches_others(flow, remote)",
+        "",
+        (f"{RIGHTS}::test_a_prefix_that_also_covers_topics_of_another_cluster_becomes_rights_on_single_topics",),
+    ),
+    Mutant(
+        "a target before Kafka 3.6 refuses each topic before it was described",
+        "jobs/mirror/topics/change_maker.py",
+        "if names_bounds(error)",
+        "if False",
+        (f"{RIGHTS}::test_a_target_before_kafka_3_6_of_which_nothing_is_known_yet_gets_topics_that_it_understands",),
+    ),
+    Mutant(
+        "a hand-back writes to an offsets topic that no worker reads",
+        "config/properties.py",
+        'keys = (name, f"{self.target}.{name}", f"{self.flow}.{name}")',
+        'keys = (f"{self.flow}.{name}", f"{self.target}.{name}", name)',
+        ("tests/unit/test_configuration.py::test_the_offsets_topic_of_mirrormaker_2_is_the_one_that_its_workers_take",),
+    ),
+    Mutant(
+        "slots that are throttled side by side count one after the other",
+        "jobs/mirror/observation/progress_keeper.py",
+        "max((report.throttled_ms.get(side, 0) for report in reports), default=0)",
+        "sum(report.throttled_ms.get(side, 0) for report in reports)",
+        ("tests/unit/test_progress_keeper.py::test_a_micro_batch_is_told_as_a_row_as_metrics_and_in_the_result",),
+    ),
+    Mutant(
+        "the checkpoint job places a group before the start of a log that retention has emptied",
+        "translation/log_starts.py",
+        'return row | {"downstream_offset": start, "mirrored_end": start}',
+        "return row",
+        (EMPTIED,),
+    ),
+    Mutant(
+        "the way back places groups by the map of a topic that is another one",
+        "jobs/failover/snapshot.py",
+        "    if former:\n",
+        "    if not pieces:\n",
+        ("tests/kafka/test_failback.py::test_a_map_of_the_way_back_whose_topic_was_created_anew_places_no_group",),
     ),
     Mutant(
         "an alias with the separator in it stops no cycle",

@@ -1604,7 +1604,7 @@ FIELD_CONDITIONS = (
     Mutant(
         "throttled time is not counted",
         "protocol/network/frames.py",
-        "        self.throttled_s += seconds\n",
+        "        self.throttled_s += min(seconds, now - self._throttled_until)\n",
         "        self.throttled_s += 0 * seconds\n",
         (THROTTLED,),
     ),

@@ -324,6 +324,13 @@ class Cluster(NetworkClient):
         bounds = {key: (start, end, high) for key, (start, end, high) in found.items()}
         return bounds, {key: str(error) for key, error in failed.items()}
 
+    def log_starts(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
+        """Lists the log start offset of each partition; leaves out those that can't be listed now, or not by this
+        principal."""
+        wanted = list(partitions)
+        found, _ = self._listed(lambda: self._each_listed(wanted, EARLIEST_TIMESTAMP), even_denied=True)
+        return {key: offset for key, (offset, _) in found.items()}
+
     def high_watermarks(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
         """Lists the high watermark of each partition; leaves out those whose leader does not answer in time.
 

@@ -23,6 +23,7 @@ from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.offset_syncs import NewStates
 from mirrorlake.translation.awaited import is_replaced_there, why_awaited
 from mirrorlake.translation.live_map import LiveMap
+from mirrorlake.translation.log_starts import LogStarts, at_log_start, behind_all, place_of
 from mirrorlake.translation.sql_join import (
     MIRRORED,
     POSITION_NAMES,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 
+RUN_START = "run_upstream_start"  # null past the last run
 Asked = tuple[str, int, int]  # topic, partition, upstream offset
 
 
@@ -63,6 +65,7 @@ class GroupTranslation:
         self._states: dict[int, SlotState] = {}
         self._positions: dict[PartitionKey, Position] = {}
         self._recent = RecentRuns()
+        self._log_starts = LogStarts(target, flow.connect_timeout_ms)
         self._promoted: frozenset[str] = frozenset()
         self._answers: dict[Asked, tuple[Mirrored, Row]] = {}
         self._begins: dict[PartitionKey, int] = {}  # where the flow has begun, in partitions without any run
@@ -124,13 +127,20 @@ class GroupTranslation:
             else:
                 open_.append(position)
         self._answers = kept
-        return found + self._by_ledger(session, open_, mirrored)
+        found += self._by_ledger(session, open_, mirrored)
+        ends = {place_of(row) for row in found if behind_all(row, RUN_START)}
+        starts = self._log_starts.of(ends) if ends else {}
+        return [at_log_start(row, starts, RUN_START) if row["downstream_offset"] is not None else row for row in found]
 
     def _not_begun(self, keys: Set[PartitionKey]) -> dict[PartitionKey, str]:
-        """Returns the partitions that the mirror job has not begun, and whose remote partition is not just empty, with
-        the reason."""
+        """Returns the partitions to which the mirror job has mirrored nothing, and whose remote partition is not just
+        empty, with the reason."""
         timeout_ms = self._flow.connect_timeout_ms
-        new = {key: (self._flow.policy.remote_topic(key[0]), key[1]) for key in keys if key not in self._positions}
+        new = {
+            key: (self._flow.policy.remote_topic(key[0]), key[1])
+            for key in keys
+            if key not in self._positions or self._positions[key].downstream_next == 0
+        }
         there = self._target.existing(new.values(), timeout_ms, operations=True)
         bounds, unread = self._target.log_bounds(there)
         found: dict[PartitionKey, str] = {}

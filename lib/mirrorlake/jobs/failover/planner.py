@@ -26,6 +26,7 @@ from mirrorlake.protocol.probes.permissions import denied_commits
 from mirrorlake.reasons import PositionReason
 from mirrorlake.state.backlog import between, uncarried
 from mirrorlake.translation import two_way
+from mirrorlake.translation.log_starts import at_log_start, place_of
 from mirrorlake.translation.sql_join import POSITIONS
 
 if TYPE_CHECKING:
@@ -187,13 +188,16 @@ class PlanMaker:
             return []
         rows = [(*key, one.upstream_offset, one.metadata) for key, one in by_key.items()]
         asked = self.spark.createDataFrame(rows, POSITIONS)
+        counterparts = two_way.counterparts(asked, situation.pieces, situation.known).collect()
+        found_rows = [row.asDict() for row in counterparts]
+        starts = self._log_starts({place_of(row) for row in found_rows if row["downstream_offset"] is not None})
         drafts = []
-        for row in two_way.counterparts(asked, situation.pieces, situation.known).collect():
+        for row in (at_log_start(row, starts, "piece_start") for row in found_rows):
             one = by_key[row["group_id"], row["topic"], row["partition"]]
-            target_offset = on_target[one.group_id].offsets.get((row["target_topic"], row["target_partition"]))
-            line = self._line(one, row.asDict(), target_offset)
+            target_offset = on_target[one.group_id].offsets.get(place_of(row))
+            line = self._line(one, row, target_offset)
             drafts.append(Draft(line, row["reason"], row["is_complete"], row["first_start"]))
-        losses, counted = self._losses(drafts), self._against_target([draft.line for draft in drafts])
+        losses, counted = self._losses(drafts, starts), self._against_target([draft.line for draft in drafts])
         return [
             replace(draft, line=replace(draft.line, re_reads=re_reads, skips=skips, lost=lost.offsets), losses=lost)
             for draft, lost, (re_reads, skips) in zip(drafts, losses, counted, strict=True)
@@ -217,13 +221,16 @@ class PlanMaker:
         is_former = reset and is_older and one.upstream_offset > reset.from_offset
         return PositionReason.FORMER_LOG if is_former else ""
 
-    def _losses(self, drafts: list[Draft]) -> list[Losses]:
-        """Counts the records ahead of each line's group that it will never see on the target."""
+    def _log_starts(self, places: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
+        """Returns the log start offsets of remote partitions, and notes those that the target does not tell."""
+        target = self._situation.target
+        there = target.existing(sorted(places), self.flow.connect_timeout_ms)
+        bounds, self._unread_logs = target.log_bounds(there)
+        return {place: start for place, (start, _, _) in bounds.items()}
+
+    def _losses(self, drafts: list[Draft], starts: Mapping[PartitionKey, int]) -> list[Losses]:
+        """Counts the records ahead of each line's group that it will never see on the target, by the starts of logs."""
         situation, flow = self._situation, self.flow
-        places = {_place(draft.line)[0] for draft in drafts if draft.line.has_place}
-        there = situation.target.existing(sorted(places), flow.connect_timeout_ms)
-        bounds, self._unread_logs = situation.target.log_bounds(there)
-        starts = {place: start for place, (start, _, _) in bounds.items()}
         spans: list[Span] = []
         for line, first_start in ((draft.line, draft.first_start) for draft in drafts):
             if not line.has_place or line.upstream_offset is None:

@@ -24,6 +24,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.open_transactions import HiddenEnd, hidden_ends
 from mirrorlake.protocol.probes.hidden_topics import require_visible
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.reasons import PositionReason
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.backlog import Unmirrored, unmirrored
@@ -168,6 +169,8 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         else {}
     )
     back_positions = merge_positions(back_states.values())
+    former = _of_former_logs(target, source, back_positions, timeout_ms)
+    back_positions = {key: position for key, position in back_positions.items() if key not in former}
     brought = {
         (position.target_topic, position.target_partition): position.downstream_next
         for position in back_positions.values()
@@ -176,7 +179,7 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
     if source is not None:
         require_visible(source, flow, {topic for topic, _ in positions} - promoted, HIDES_GROUPS)
     logs = _logs(flow, source, positions, brought)
-    pieces = _pieces(flow, ledger)
+    pieces = _pieces(flow, ledger, former)
     carried = _carried(flow, target, positions, {*logs.ends, *logs.unread})
     resumed, back_resumed = (
         resumptions(ledger.of_pair("gaps", *aliases)) if any(one.incarnation for one in of.values()) else {}
@@ -215,7 +218,9 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         promoted=promoted,
         emptied=frozenset(without_reset({key: one.incarnation for key, one in positions.items()}, resumed)),
         partitions=frozenset((row[0], row[1]) for row in known),
-        awaited=_awaited(source, positions, logs.ends) | _replaced_there(flow, target, positions),
+        awaited=_awaited(source, positions, logs.ends)
+        | _occupied(flow, target, carried, positions)
+        | _replaced_there(flow, target, positions),
         resets=_resets(ledger, flow) if any(one.incarnation for one in positions.values()) else {},
         gaps=rows_of_pair(views.read(ledger, "current_gaps"), flow.source, flow.target),
         failed=_failed(ledger, flow),
@@ -257,13 +262,42 @@ def _logs(
     return _Logs(first, ends, hidden, unread, unmirrored(source, flow, starts, mine))
 
 
-def _pieces(flow: Flow, ledger: Ledger) -> DataFrame:
+def _of_former_logs(
+    target: Cluster, source: Cluster | None, back_positions: Mapping[PartitionKey, Position], timeout_ms: int
+) -> set[PartitionKey]:
+    """Returns the partitions of the flow back whose topic, on either cluster, is not the one of its map any more.
+
+    A flow back that is closed does not notice it, and records no reset.
+    """
+    if source is None or not back_positions:
+        return set()
+    here = target.refresh({topic for topic, _ in back_positions}, timeout_ms, operations=True)
+    there = source.refresh({one.target_topic for one in back_positions.values()}, timeout_ms, operations=True)
+
+    def is_other(known: str, topic: Topic | None) -> bool:
+        return bool(known) and (topic is None or topic.topic_id not in ("", known))
+
+    return {
+        key
+        for key, one in back_positions.items()
+        if is_other(one.topic_id, here.get(key[0])) or is_other(one.target_topic_id, there.get(one.target_topic))
+    }
+
+
+def _pieces(flow: Flow, ledger: Ledger, former: Set[PartitionKey]) -> DataFrame:
+    """Returns the maps of both directions, without those of the flow back that are of former logs."""
     rows = [
         frame
         for aliases in ((flow.source, flow.target), (flow.target, flow.source))
         for frame in (views.runs_of_pair(ledger, *aliases), ledger.of_pair("gaps", *aliases))
     ]
-    return two_way.pieces(*rows).localCheckpoint()  # it is joined several times
+    pieces = two_way.pieces(*rows)
+    if former:
+        void = ledger.spark.createDataFrame(
+            [(*key, True) for key in former], "to_topic STRING, to_partition INT, is_back BOOLEAN"
+        )
+        pieces = pieces.join(void, ["to_topic", "to_partition", "is_back"], "left_anti")
+    return pieces.localCheckpoint()  # it is joined several times
 
 
 def _carried(
@@ -304,6 +338,24 @@ def _replaced_there(flow: Flow, target: Cluster, positions: Mapping[PartitionKey
         if there is not None and is_replaced_there(position, there.topic_id):
             found[key] = str(PositionReason.REMOTE_REPLACED)
     return found
+
+
+def _occupied(
+    flow: Flow, target: Cluster, carried: Set[PartitionKey], positions: Mapping[PartitionKey, Position]
+) -> dict[PartitionKey, str]:
+    """Returns the partitions of which nothing was mirrored, and whose remote partition is not empty.
+
+    Whether a group has read the records there, nobody knows.
+    """
+    remotes = {
+        key: (flow.policy.remote_topic(key[0]), key[1])
+        for key in carried
+        if not flow.topics_shared and (key not in positions or positions[key].downstream_next == 0)
+    }
+    bounds, _ = target.log_bounds(remotes.values())
+    return {
+        key: str(PositionReason.NOT_BEGUN) for key, remote in remotes.items() if remote in bounds and bounds[remote][1]
+    }
 
 
 def _known(

@@ -1,0 +1,65 @@
+"""Places behind all mapped records, in logs that retention has emptied.
+
+Retention deletes the marker of the last transaction together with the last record, and the log begins behind both. A
+consumer that continued at the end of the records, before the marker, would be out of range, and begin at its
+`auto.offset.reset`: with `latest`, it would skip what is written until its first fetch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import Cluster
+
+LOOK_S = 30.0  # retention deletes segments every few minutes, by default
+
+
+class LogStarts:
+    """The log start offsets of a cluster's partitions, which are not asked for in each cycle.
+
+    Args:
+        cluster: the cluster of the logs.
+        timeout_ms: the deadline for its metadata.
+        clock: returns the time in seconds, monotonic.
+    """
+
+    def __init__(self, cluster: Cluster, timeout_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._timeout_ms, self._clock = cluster, timeout_ms, clock
+        self._asked: frozenset[PartitionKey] = frozenset()
+        self._starts: Mapping[PartitionKey, int] = {}
+        self._due = 0.0
+
+    def of(self, partitions: Iterable[PartitionKey]) -> Mapping[PartitionKey, int]:
+        """Returns the starts of logs, not older than LOOK_S, without those that can't be listed now."""
+        wanted = frozenset(partitions)
+        if self._clock() >= self._due or not wanted <= self._asked:
+            there = self._cluster.existing(sorted(wanted), self._timeout_ms, operations=True)
+            self._asked, self._starts = wanted, self._cluster.log_starts(there)
+            self._due = self._clock() + LOOK_S
+        return self._starts
+
+
+def behind_all(row: Mapping[str, Any], piece_start: str) -> bool:
+    """Tells whether a translated position has its place behind all mapped records.
+
+    Args:
+        row: a row of `sql_join.translate` or `two_way.counterparts`.
+        piece_start: the name of the column that is null past the last piece of the map.
+    """
+    return row["downstream_offset"] is not None and row[piece_start] is None
+
+
+def place_of(row: Mapping[str, Any]) -> PartitionKey:
+    """Returns the remote partition of a translated position."""
+    return row["target_topic"], row["target_partition"]
+
+
+def at_log_start(row: dict[str, Any], starts: Mapping[PartitionKey, int], piece_start: str) -> dict[str, Any]:
+    """Returns a translated position at the start of its log, if it is `behind_all` and before that."""
+    start = starts.get(place_of(row), 0)
+    if not behind_all(row, piece_start) or row["downstream_offset"] >= start:
+        return row
+    return row | {"downstream_offset": start, "mirrored_end": start}
