@@ -33,22 +33,32 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
+CONF_DIR_OF_NOTEBOOKS = "MIRRORLAKE_TEST_CONF_DIR"  # not Spark's own variable: the session of this process has no log
+
+
+def logging_events() -> dict[str, str]:
+    """Returns the environment of a process whose sessions write event logs, within the fixture `event_logs`."""
+    settings = os.environ.get(CONF_DIR_OF_NOTEBOOKS)
+    return {"SPARK_CONF_DIR": settings} if settings else {}
+
+
 @pytest.fixture(scope="module")
 def event_logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Lets each session write what it does into the event log of its application, and knows a secret of a scope."""
+    """Lets each session of a notebook write what it does into the event log of its application, and knows a secret of
+    a scope."""
     settings, logs = tmp_path_factory.mktemp("conf"), tmp_path_factory.mktemp("events")
     values = {"enabled": "true", "dir": logs.as_uri(), "compress": "false", "rolling.enabled": "false"}
     lines = [f"spark.eventLog.{name} {value}\n" for name, value in values.items()]
     (settings / "spark-defaults.conf").write_text("".join(lines))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_CONF_DIR", str(settings))
+        patch.setenv(CONF_DIR_OF_NOTEBOOKS, str(settings))
         patch.setenv("SECRET_KAFKA_PASSWORD", CANARY)
         yield logs
 
 
 @pytest.fixture(scope="module")
 def jvm(event_logs: Path) -> Iterator[WarmJvm]:
-    with WarmJvm.running() as found:
+    with WarmJvm.running(**logging_events()) as found:
         yield found
 
 
@@ -100,7 +110,7 @@ def run(name: str, output: Path, jvm: WarmJvm | None, /, *, fails_with: str = ""
         put_tables(given["warehouse"], given.get("schema", "mirrorlake"))
     for parameter, value in given.items():
         words += ["-p", parameter, value]
-    environment = os.environ | (jvm.environment if jvm else {})
+    environment = os.environ | logging_events() | (jvm.environment if jvm else {})
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, env=environment)
     if jvm:
         jvm.end_session()
@@ -194,7 +204,7 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(
     assert re.search(r"\d\d:\d\d:\d\d micro_batch_committed .* batch=0 records=500 ", printed(mirrored))
     assert images(mirrored) == 1
 
-    translated = run("checkpoint", tmp_path / "checkpoint.ipynb", jvm, **given, trigger="8 seconds", run_for="20")
+    translated = run("checkpoint", tmp_path / "checkpoint.ipynb", jvm, **given, trigger="2 seconds", run_for="8")
     assert result(translated)["syncs"] in (
         {"committed": 2},
         {"in_step": 2},
@@ -244,7 +254,7 @@ def test_verify_passes_with_all_records_and_fails_with_a_stray_one(world: World,
     topic = world.topic()
     world.produce(topic, 300)
     given = {"config": world.config, "flow": world.flow_name, "warehouse": world.warehouse}
-    run("mirror", tmp_path / "mirror.ipynb", jvm, **given)
+    world.mirror()
     verified = run("verify", tmp_path / "verify.ipynb", jvm, **given)
     found = result(verified)
     assert (found["records"], found["differences"], found["passed"], found["mode"]) == (300, 0, True, "incremental")
