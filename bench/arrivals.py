@@ -90,12 +90,11 @@ class Arrivals:
         self._usage, self._alive = usage, alive
         self._last = Mark(time.monotonic(), 0, usage())
 
-    def window(self, records: int, warm_share: float = WARM_SHARE) -> Window:
+    def window(self, records: int) -> Window:
         """Waits for that many records, or for as many as arrive within the time of a window.
 
         Args:
             records: number of records.
-            warm_share: share of them at which the window begins at the latest.
 
         Raises:
             StalledError: no record arrives.
@@ -103,7 +102,7 @@ class Arrivals:
         self._await_topic()
         first = self._await(lambda: self._last.offsets > 0, FIRST_S)
         self._await(
-            lambda: self._last.offsets >= warm_share * records or time.monotonic() >= first.at + WARM_S, STALL_S
+            lambda: self._last.offsets >= WARM_SHARE * records or time.monotonic() >= first.at + WARM_S, STALL_S
         )
         begin = self._end_of_burst()
         self._await(

@@ -12,7 +12,7 @@ from typing import Any
 
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP
 
-from bench.arrivals import TIMEOUT_MS, WARM_SHARE, Arrivals, Window
+from bench.arrivals import TIMEOUT_MS, Arrivals, Window
 from bench.clusters import ROOT, connected
 from bench.contestants import CEILING, MIRRORLAKE, Task, at_work, result_of
 from bench.load import create
@@ -44,8 +44,8 @@ def measure(contestant: str, task: Task, records: int, partitions: int) -> dict[
 
 def _window(contestant: str, task: Task, records: int, partitions: int) -> dict[str, Any]:
     with ExitStack() as stack:
-        is_warm = contestant == MIRRORLAKE
-        running = stack.enter_context(warmed_up(task) if is_warm else at_work(contestant, task))
+        at_it = warmed_up(task) if contestant == MIRRORLAKE else at_work(contestant, task)
+        running = stack.enter_context(at_it)
         began = time.monotonic()
         trees = [stack.enter_context(ProcessTree(pid)) for pid in (running.processes[0].pid, *_brokers(task))]
         target = stack.enter_context(connected(task.clusters.target.bootstrap_servers, "target"))
@@ -57,7 +57,7 @@ def _window(contestant: str, task: Task, records: int, partitions: int) -> dict[
             lambda: running.is_alive,
         )
         try:
-            window = arrivals.window(records, WARM_SHARE)
+            window = arrivals.window(records)
         except Exception as error:
             raise RuntimeError(f"{error}\n{running.end_of_log()}") from error
         peak_bytes = trees[0].peak_bytes

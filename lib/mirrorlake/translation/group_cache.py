@@ -128,9 +128,8 @@ class GroupTranslation:
                 open_.append(position)
         self._answers = kept
         found += self._by_ledger(session, open_, mirrored)
-        ends = {place_of(row) for row in found if behind_all(row, RUN_START)}
-        starts = self._log_starts.of(ends) if ends else {}
-        return [at_log_start(row, starts, RUN_START) if row["downstream_offset"] is not None else row for row in found]
+        starts = self._log_starts.of(place_of(row) for row in found if behind_all(row, RUN_START))
+        return [at_log_start(row, starts, RUN_START) for row in found]
 
     def _not_begun(self, keys: Set[PartitionKey]) -> dict[PartitionKey, str]:
         """Returns the partitions to which the mirror job has mirrored nothing, and whose remote partition is not just

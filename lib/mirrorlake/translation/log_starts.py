@@ -28,17 +28,18 @@ class LogStarts:
 
     def __init__(self, cluster: Cluster, timeout_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._timeout_ms, self._clock = cluster, timeout_ms, clock
-        self._asked: frozenset[PartitionKey] = frozenset()
-        self._starts: Mapping[PartitionKey, int] = {}
+        self._asked: set[PartitionKey] = set()
+        self._starts: dict[PartitionKey, int] = {}
         self._due = 0.0
 
     def of(self, partitions: Iterable[PartitionKey]) -> Mapping[PartitionKey, int]:
         """Returns the starts of logs, not older than LOOK_S, without those that can't be listed now."""
-        wanted = frozenset(partitions)
-        if self._clock() >= self._due or not wanted <= self._asked:
-            there = self._cluster.existing(sorted(wanted), self._timeout_ms, operations=True)
-            self._asked, self._starts = wanted, self._cluster.log_starts(there)
-            self._due = self._clock() + LOOK_S
+        if self._clock() >= self._due:
+            self._asked, self._starts, self._due = set(), {}, self._clock() + LOOK_S
+        if new := {*partitions} - self._asked:
+            there = self._cluster.existing(sorted(new), self._timeout_ms, operations=True)
+            self._starts |= self._cluster.log_starts(there)
+            self._asked |= new
         return self._starts
 
 
@@ -59,7 +60,6 @@ def place_of(row: Mapping[str, Any]) -> PartitionKey:
 
 def at_log_start(row: dict[str, Any], starts: Mapping[PartitionKey, int], piece_start: str) -> dict[str, Any]:
     """Returns a translated position at the start of its log, if it is `behind_all` and before that."""
-    start = starts.get(place_of(row), 0)
-    if not behind_all(row, piece_start) or row["downstream_offset"] >= start:
+    if not behind_all(row, piece_start) or row["downstream_offset"] >= (start := starts.get(place_of(row), 0)):
         return row
     return row | {"downstream_offset": start, "mirrored_end": start}
