@@ -25,18 +25,24 @@ CLEANER = {
 QUOTAS = {"quota.window.num": "5"}
 SOURCE, TARGET = {**CLEANER, **QUOTAS}, QUOTAS  # properties of the brokers that tests share
 ROOT = Path(__file__).resolve().parents[1]
-# `make test` gives a worker one file after the other. A long file that came last would run while the others idle. Tests
-# without clusters and Spark are last: they fill what remains.
+# `make test` gives a worker one file after the other. A long file that came last would run while the others idle. Files
+# that mostly wait (for quotas, restarts, silent peers) are among those that compute. Tests without clusters and Spark
+# are last: they fill what remains.
 LONGEST_FIRST = (
     "notebooks/test_notebooks.py",
     "kafka/test_losses.py",
+    "kafka/test_faults.py",
     "kafka/test_exactly_once.py",
     "kafka/test_failover.py",
+    "kafka/test_throttling.py",
     "kafka/test_verify.py",
+    "kafka/test_network.py",
     "kafka/test_takeover.py",
     "kafka/test_checkpoint.py",
-    "kafka/test_faults.py",
+    "kafka/test_held_partitions.py",
     "kafka/test_failback.py",
+    "kafka/test_proxy_requests.py",
+    "kafka/test_logins.py",
     "kafka/test_topic_sync.py",
     "spark/test_connect.py",
     "spark/test_maintenance.py",

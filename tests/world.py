@@ -55,18 +55,26 @@ DEADLINE_S = 180  # a cold JVM with another one beside it takes a minute to begi
 Record = tuple[Any, Any, Any, Any]  # key, value, headers, timestamp
 
 
-class _LedgerWithout(Ledger):
-    """Tables of which some stay empty.
+class _LedgerOfJob(Ledger):
+    """Tables of which some stay empty, and which get the map when somebody reads it.
+
+    A ledger that is behind is one that its readers have to expect. An append of the map takes seconds, and tests mirror
+    several times before they look at it.
 
     Attributes:
-        unread: the names of these.
+        unread: the names of tables that stay empty.
+        due: the arguments of `catch_up`, by flow, until then.
     """
 
     unread: frozenset[str] = frozenset()
+    due: dict[str, tuple[Flow, int]]
 
     def append(self, name: str, rows: Iterable[Any]) -> None:
         if name not in self.unread:
             super().append(name, rows)
+
+    def catch_up(self, flow: Flow, partitions: int, appended: Callable[[int, float], None] = lambda *_: None) -> None:
+        self.due[flow.name] = flow, partitions
 
 
 @dataclass
@@ -80,6 +88,7 @@ class World:
         audits_trace: False in a test that has itself written into the offset-syncs topic.
         keeps_journal: True in a test that reads what jobs in this process note of each cycle; jobs on Spark note it
             always. Each of their appends takes half a second.
+        due: appends of the map that wait for a reader of the tables (`_LedgerOfJob`).
     """
 
     source_servers: str
@@ -95,6 +104,7 @@ class World:
     small_records: int = 0
     audits_trace: bool = True
     keeps_journal: bool = False
+    due: dict[str, tuple[Flow, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         of_process()  # from here on, lines are kept
@@ -149,14 +159,20 @@ class World:
         """Returns the tables; in a world without Spark, the rows that the jobs have appended."""
         if self.spark is None:
             return self.memory
+        self._catch_up()
         return Ledger(self.spark, "spark_catalog", Path(self.warehouse).name, self.warehouse)
+
+    def _catch_up(self) -> None:
+        while self.due:
+            _, (flow, partitions) = self.due.popitem()
+            self.ledger.catch_up(flow, partitions)
 
     def ledger_of_job(self, *unread: str) -> Any:
         """Returns the tables for a job: where the test keeps no journal, without those that nobody reads."""
-        if not isinstance(self.ledger, Ledger) or self.runs_on_spark or self.keeps_journal:
+        if self.spark is None or self.runs_on_spark or self.keeps_journal:
             return self.ledger
-        ledger = _LedgerWithout(self.spark, "spark_catalog", Path(self.warehouse).name, self.warehouse)
-        ledger.unread = frozenset(unread)
+        ledger = _LedgerOfJob(self.spark, "spark_catalog", Path(self.warehouse).name, self.warehouse)
+        ledger.unread, ledger.due = frozenset(unread), self.due
         return ledger
 
     @property
@@ -249,6 +265,7 @@ class World:
     def checkpoint_job(self) -> CheckpointJob:
         cycles = SparkCycles(self.spark) if self.runs_on_spark else InProcessCycles(self.spark)
         suite = ROOT / "expectations/checkpoints.json"
+        self._catch_up()
         ledger = self.ledger_of_job("expectation_results")  # plans with a dead source read its cycles
         return CheckpointJob(self.spark, self.config, self.flow, ledger, suite, cycles=cycles)
 
@@ -413,9 +430,9 @@ class World:
 
     def table(self, name: str, filters: list[tuple[str, str, str]] | None = None) -> list[dict[str, Any]]:
         """Reads a table of the ledger by another implementation of Delta, which takes a tenth of Spark's time."""
-        directory = Path(self.warehouse) / Path(self.warehouse).name / name
+        ledger, directory = self.ledger, Path(self.warehouse) / Path(self.warehouse).name / name
         if not directory.is_dir():
-            self.ledger.ensure_tables()
+            ledger.ensure_tables()
         table = DeltaTable(directory).to_pyarrow_table(filters=filters)
         zoned = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
         for column in zoned:  # as Spark gives them

@@ -1,7 +1,7 @@
 """A mirror job in a process of its own, for tests that kill it: CONFIG FLOW WAREHOUSE SCHEMA [INTERVAL_S RUN_FOR_S].
 
 Without a warehouse (an empty word) it runs without Spark. See `mirrorlake.failpoint`. MIRRORLAKE_TEST_MASTER
-names a Spark cluster.
+names a Spark cluster. MIRRORLAKE_TEST_LEDGER=memory leaves the tables to a later job.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ def main(config: str, flow: str, warehouse: str, schema: str, *times: str) -> No
 
 def on_spark(warehouse: str, schema: str, fails_at: str) -> tuple[Any, Any]:
     from mirrorlake.jobs.mirror.spark_engine import SparkEngine
+    from mirrorlake.ledger.memory import MemoryLedger
     from mirrorlake.ledger.store import Ledger
     from mirrorlake.local.session import local_session
 
     spark = local_session(ROOT, "mirror process", os.environ.get("MIRRORLAKE_TEST_MASTER", ""))
-    return SparkEngine(spark, fails_at, small_records=0), Ledger(spark, "spark_catalog", schema, warehouse)
+    is_memory = os.environ.get("MIRRORLAKE_TEST_LEDGER") == "memory"
+    ledger = MemoryLedger() if is_memory else Ledger(spark, "spark_catalog", schema, warehouse)
+    return SparkEngine(spark, fails_at, small_records=0), ledger
 
 
 def in_process(fails_at: str) -> tuple[Any, Any]:

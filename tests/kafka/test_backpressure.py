@@ -49,7 +49,7 @@ def written(cluster: LocalCluster, topic: str) -> int:
 def test_a_target_that_stands_still_costs_no_memory_and_everything_arrives_once_it_goes_on(
     servers: tuple[str, str], target: LocalCluster, spark: object, warehouse: str, tmp_path: Path
 ) -> None:
-    world = World(servers[0], target.bootstrap_servers, tmp_path, spark, warehouse)
+    world = World(servers[0], target.bootstrap_servers, tmp_path, spark, warehouse, runs_on_spark=True)
     world.write_config(**{"mirrorlake.slots": "1", "mirrorlake.transaction.timeout.ms": "60000"})
     topic = world.topic(partitions=4)
     producer = Producer(

@@ -167,7 +167,10 @@ def test_a_driver_on_spark_killed_twice_leaves_nothing_lost_or_twice(spark_world
     assert_carried_on(spark_world, topics)
 
 
-def test_sigterm_ends_a_job_on_spark_between_two_micro_batches(spark_world: World) -> None:
+def test_sigterm_ends_a_job_on_spark_between_two_micro_batches(
+    spark_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIRRORLAKE_TEST_LEDGER", "memory")  # the first append of a JVM takes ten seconds
     spark_world.write_config(**{"mirrorlake.batch.max.records": "200"})
     plain, transactional = sources(spark_world)
     process = start(spark_world)
@@ -522,7 +525,7 @@ def test_a_full_warehouse_stops_no_copy_but_a_run_fails_at_its_end_and_the_ledge
     servers: tuple[str, str], spark: Any, tmp_path: Path
 ) -> None:
     warehouse = tmp_path / "small"
-    world = World(*servers, tmp_path, spark, str(warehouse))
+    world = World(*servers, tmp_path, spark, str(warehouse), keeps_journal=True)
     with small_disk(warehouse, "32m"):
         topic = world.topic(partitions=1)
         world.produce(topic, 100, 1)

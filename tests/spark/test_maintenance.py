@@ -18,7 +18,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.observation.lag_keeper import LagKeeper, LagSample
-from mirrorlake.ledger import expiry, views
+from mirrorlake.ledger import expiry, maintenance, views
 from mirrorlake.ledger.expiry import Expiry
 from mirrorlake.ledger.folding import fold_gaps, fold_runs
 from mirrorlake.ledger.maintenance import Maintenance, Retention
@@ -34,6 +34,7 @@ from tests.example_ledger import DAY, at, checkpoint, counted, fill, gap, run, v
 from tests.log_lines import logged
 from tests.log_model import Log, store, write
 
+OF_MAPS = "offset_syncs", "gaps", "expired_ranges", "checkpoints"
 FLOW = Flow.from_properties(
     Properties(
         {"clusters": "x, y", "x.bootstrap.servers": "x:1", "y.bootstrap.servers": "y:1", "x->y.enabled": "true"}
@@ -278,6 +279,7 @@ def test_the_command_counts_what_would_expire_and_names_the_flows_whose_maps_sta
         yield ledger.spark
 
     monkeypatch.setattr(running, "session", shared)
+    monkeypatch.setattr(maintenance, "TABLES", {name: TABLES[name] for name in OF_MAPS})
     config = write_flow(tmp_path)
     words = ["maintain", "--config", str(config), "--warehouse", ledger.warehouse, "--schema", ledger.schema]
     before = ledger.read("checkpoints").count()
@@ -383,8 +385,9 @@ def test_of_an_hour_that_was_counted_several_times_all_counts_stay_or_none(ledge
 
 
 def test_the_map_of_a_flow_whose_source_cannot_be_asked_is_kept_and_that_is_said(
-    ledger: Ledger, tmp_path: Path
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(maintenance, "TABLES", {name: TABLES[name] for name in OF_MAPS})
     config = write_flow(tmp_path)
     runs = ledger.read("offset_syncs").count()
     result = Maintenance(ledger, Retention({"offset_syncs": 1}, None), datetime(2030, 1, 1), str(config)).run(

@@ -38,6 +38,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests import example_ledger
+from tests.empty_ledger import put_tables
 from tests.example_ledger import DAY
 from tests.log_lines import of_process
 
@@ -157,6 +158,8 @@ def test_tables_of_an_earlier_version_are_refused_until_they_are_upgraded_and_it
     spark: Any, tmp_path: Path
 ) -> None:
     older = Ledger(spark, "spark_catalog", "older", str(tmp_path))
+    put_tables(str(tmp_path), "older")
+    shutil.rmtree(tmp_path / "older/offset_syncs")
     spark.sql("CREATE SCHEMA IF NOT EXISTS spark_catalog.older")
     later = {*ADDED[VERSION]["offset_syncs"]}
     columns = [column for column in column_definitions("offset_syncs") if column.split()[0] not in later]
