@@ -56,12 +56,14 @@ def ratios(case: Mapping[str, Any]) -> dict[str, float]:
 def stages(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Sums up the time of mirrorlake's micro-batches by stage, in milliseconds, over all rounds.
 
-    The first micro-batch of each round is left out, because it warms up. `between` is the time from the end of one
-    micro-batch to the beginning of the next.
+    The first micro-batch of each round is left out, because it warms up. So are those of the trickle before a backlog:
+    they leave nothing behind. `between` is the time from the end of one micro-batch to the beginning of the next.
     """
     total: dict[str, float] = {}
     for result in results:
-        for before, done in itertools.pairwise(result.get("job", {}).get("history", [])):
+        history = result.get("job", {}).get("history", [])
+        begin = next((at for at, done in enumerate(history) if done.get("lag")), 0)
+        for before, done in itertools.pairwise(history[begin:]):
             between = {"between": 1000 * max(0.0, done["finished_at"] - done["seconds"] - before["finished_at"])}
             whole = {
                 name: value for name, value in done["stages_ms"].items() if "." not in name
