@@ -227,6 +227,8 @@ class Cluster(NetworkClient):
             ),
             request_timeout_ms,
         )
+        if not response.brokers:  # it starts, and would say of every topic that it does not exist
+            raise ResponseError(ErrorCode.LEADER_NOT_AVAILABLE, "a broker that starts knows no broker yet")
         if self.throttled_ms == throttled_ms:  # otherwise it has waited for that
             # One that is slow by accident shows little; a line that has become longer is believed after a few.
             self.round_trip_s = min(time.monotonic() - began, LONGER * self.round_trip_s)
@@ -324,12 +326,13 @@ class Cluster(NetworkClient):
         bounds = {key: (start, end, high) for key, (start, end, high) in found.items()}
         return bounds, {key: str(error) for key, error in failed.items()}
 
-    def log_starts(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
-        """Lists the log start offset of each partition; leaves out those that can't be listed now, or not by this
-        principal."""
+    def log_starts(self, partitions: Iterable[PartitionKey]) -> tuple[dict[PartitionKey, int], set[PartitionKey]]:
+        """Lists the log start offset of each partition, and returns the partitions that can't be listed now. Those that
+        can't be listed by this principal are in neither."""
         wanted = list(partitions)
-        found, _ = self._listed(lambda: self._each_listed(wanted, EARLIEST_TIMESTAMP), even_denied=True)
-        return {key: offset for key, (offset, _) in found.items()}
+        found, failed = self._listed(lambda: self._each_listed(wanted, EARLIEST_TIMESTAMP), even_denied=True)
+        unread = {key for key, error in failed.items() if not is_unauthorized(error)}
+        return {key: offset for key, (offset, _) in found.items()}, unread
 
     def high_watermarks(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
         """Lists the high watermark of each partition; leaves out those whose leader does not answer in time.

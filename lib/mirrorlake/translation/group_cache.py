@@ -129,7 +129,13 @@ class GroupTranslation:
         self._answers = kept
         found += self._by_ledger(session, open_, mirrored)
         starts = self._log_starts.of(place_of(row) for row in found if behind_all(row, RUN_START))
-        return [at_log_start(row, starts, RUN_START) for row in found]
+        unread = self._log_starts.unread
+        return [
+            _without_place(row, Status.NOT_MIRRORED_YET, PositionReason.REMOTE_UNREAD)
+            if behind_all(row, RUN_START) and place_of(row) in unread
+            else at_log_start(row, starts, RUN_START)
+            for row in found
+        ]
 
     def _not_begun(self, keys: Set[PartitionKey]) -> dict[PartitionKey, str]:
         """Returns the partitions to which the mirror job has mirrored nothing, and whose remote partition is not just

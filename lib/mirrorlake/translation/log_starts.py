@@ -24,21 +24,28 @@ class LogStarts:
         cluster: the cluster of the logs.
         timeout_ms: the deadline for its metadata.
         clock: returns the time in seconds, monotonic.
+
+    Attributes:
+        unread: the partitions of which the cluster has never told the start, and does not tell it now.
     """
 
     def __init__(self, cluster: Cluster, timeout_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._timeout_ms, self._clock = cluster, timeout_ms, clock
         self._asked: set[PartitionKey] = set()
         self._starts: dict[PartitionKey, int] = {}
+        self.unread: set[PartitionKey] = set()
         self._due = 0.0
 
     def of(self, partitions: Iterable[PartitionKey]) -> Mapping[PartitionKey, int]:
-        """Returns the starts of logs, not older than LOOK_S, without those that can't be listed now."""
+        """Returns the starts of logs: those of now, not older than LOOK_S, or the last ones that were listed. The start
+        of a log never falls."""
         if self._clock() >= self._due:
-            self._asked, self._starts, self._due = set(), {}, self._clock() + LOOK_S
+            self._asked, self.unread, self._due = set(), set(), self._clock() + LOOK_S
         if new := {*partitions} - self._asked:
             there = self._cluster.existing(sorted(new), self._timeout_ms, operations=True)
-            self._starts |= self._cluster.log_starts(there)
+            found, unread = self._cluster.log_starts(there)
+            self._starts |= found
+            self.unread |= unread - self._starts.keys()
             self._asked |= new
         return self._starts
 
