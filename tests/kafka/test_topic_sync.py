@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -181,7 +181,8 @@ def test_a_remote_topic_that_begins_to_stamp_records_anew_gets_none_before_it_is
     world: World, is_synced: str
 ) -> None:
     world.write_config(**{"sync.topic.configs.enabled": is_synced})
-    topic = world.topic("plain", 1)
+    latest = "message.timestamp.after.max.ms"
+    topic = world.topic("plain", 1, {latest: str(2**63 - 1)})
     world.produce(topic, 50, 1)
     with world.mirroring():
         eventually(lambda: len(world.target_records(topic)[0]) == 50)
@@ -190,7 +191,14 @@ def test_a_remote_topic_that_begins_to_stamp_records_anew_gets_none_before_it_is
         eventually(lambda: config_of(world.target_admin, world.remote(topic))[stamps] == "LogAppendTime")
         world.produce(topic, 50, 1, seed=2)
         eventually(lambda: len(world.target_records(topic)[0]) == 100)
-    assert "replaces the timestamps of records" in "".join(world.lines)
+        set_config(world.target_admin, world.remote(topic), latest, "3600000")
+        eventually(lambda: config_of(world.target_admin, world.remote(topic))[latest] == "3600000")
+        producer = Producer({"bootstrap.servers": world.source_servers, "log_level": 0})
+        producer.produce(topic, b"of the future", timestamp=time.time_ns() // 1_000_000 + 7_200_000)
+        assert producer.flush(30) == 0
+        eventually(lambda: len(world.target_records(topic)[0]) == 101)
+    for said in ("replaces the timestamps of records", "refuses records for their timestamps"):
+        assert said in "".join(world.lines)
     world.assert_equal(topic)
 
 

@@ -60,6 +60,7 @@ class LedgerKeeper:
         self._journal = Journal(ledger)
         self._spare_memory = SpareMemory(clock, is_driver=True)
         self._runs = Counter[str]()
+        self._has_appended = False
         self._sync_partitions, self._stream_due_at, self._verified_due_at = 0, 0.0, 0.0
         self._query: StreamingQuery | NoStream | None = None
         self._place = contextlib.ExitStack()
@@ -100,7 +101,11 @@ class LedgerKeeper:
         return self._ledger.granted_acls(flow)
 
     def count_runs(self, **counts: int) -> None:
-        """Counts runs that were committed, or appended to the ledger; appends may include runs of an earlier job."""
+        """Counts runs that were committed, or appended to the ledger. The first append may include runs of an earlier
+        job, which do not count."""
+        if "appended" in counts and not self._has_appended:
+            counts["appended"] = min(counts["appended"], self._runs["committed"])
+            self._has_appended = True
         self._runs.update(counts)
         behind = max(0, self._runs["committed"] - self._runs["appended"])
         self._metrics.ledger_lag_runs.labels(self.flow.name).set(behind)

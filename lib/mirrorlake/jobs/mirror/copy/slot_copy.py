@@ -554,5 +554,7 @@ def copy_slot(
                     )
     except MirrorlakeError as error:
         return error
+    except MemoryError:
+        return SourceError(f"flow {flow.name}, slot {slot}: there is too little memory to open a batch", retriable=True)
     except Exception as error:
         return errors.unexpected(f"flow {flow.name}, slot {slot}: copying", error)

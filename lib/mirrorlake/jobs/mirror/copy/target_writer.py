@@ -237,6 +237,15 @@ class Outlet:
             if error.key is None:
                 raise
             topic, (writing, batch) = error.key[0], batches[error.key]
+            if error.code == ErrorCode.INVALID_TIMESTAMP:
+                raise TargetError(
+                    f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} refuses records for their "
+                    "timestamps. Nothing was committed. Set its message.timestamp.before.max.ms and "
+                    "message.timestamp.after.max.ms to 9223372036854775807, or grant the mirror job DESCRIBE_CONFIGS "
+                    "and ALTER_CONFIGS on it",
+                    retriable=True,
+                    out_of_step=True,
+                ) from None
             if error.code in TOO_LARGE:
                 await self._learn_limit(topic, writing, batch)
             elif error.code != ErrorCode.INVALID_RECORD or not await self._learn_keys(topic, writing, batch):
@@ -415,6 +424,10 @@ class Outlet:
         except NothingThereError:  # an open transaction, of another producer or of an earlier attempt
             return None if self.flow.topics_shared else await self._open_before(stretch, key, at, end, known_producers)
         except ResponseError as error:
+            if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                where = f"{key[0]}-{key[1]} on cluster {self.flow.target}"
+                what = "retention has deleted records that were being looked at"
+                raise TargetError(f"flow {self.flow.name}: {where}: {what}", retriable=True) from None
             if not is_unauthorized(error):
                 raise
         return None  # without the right to read, foreign records are not noticed
