@@ -39,12 +39,16 @@ class MirrorMaker:
         target: the admin client of its target.
         connector: the name of the source connector. If empty, it is the only connector with offsets of this flow, else
             MirrorSourceConnector.
+
+    Attributes:
+        written_ms: the times at which the offsets that `positions` has returned were written.
     """
 
     def __init__(self, flow: Flow, target: Admin, connector: str = "") -> None:
         self._flow, self._target, self._connector = flow, target, connector
         self._names = flow.mirrormaker
         self._keys: dict[PartitionKey, bytes] = {}
+        self.written_ms: dict[PartitionKey, int] = {}
 
     def require_stopped(self, target: Cluster) -> None:
         """Checks that no worker is a member of MirrorMaker 2's group, neither the one of the property file nor the
@@ -72,13 +76,14 @@ class MirrorMaker:
             ConfigurationError: several connectors have offsets of this flow, and the operator named none.
         """
         found: dict[str, dict[PartitionKey, int]] = {}
-        for key, value in self._records():
+        for key, value, written_ms in self._records():
             connector, alias, partition = _parse(key)
             if partition is None or alias != self._flow.source or connector != (self._connector or connector):
                 continue
             offset = json.loads(value).get("offset") if value else None
             if isinstance(offset, int):
                 found.setdefault(connector, {})[partition], self._keys[partition] = offset + 1, key
+                self.written_ms[partition] = written_ms
             else:
                 found.get(connector, {}).pop(partition, None)  # reset
         found = {connector: offsets for connector, offsets in found.items() if offsets}  # of others, all were reset
@@ -138,8 +143,9 @@ class MirrorMaker:
                 f"{problems[0] if problems else 'no answer'}"
             )
 
-    def _records(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yields all records of the offsets topic, partition by partition; none if the topic doesn't exist."""
+    def _records(self) -> Iterator[tuple[bytes, bytes | None, int]]:
+        """Yields keys, values and times (ms) of the offsets topic, partition by partition; none if the topic doesn't
+        exist."""
         topic = self._names.offsets_topic
         count = self._target.partitions().get(topic, 0)
         if not count:
@@ -169,7 +175,7 @@ class MirrorMaker:
                 key, error = message.key(), message.error()
                 if error is None:
                     if key is not None:
-                        yield key, message.value()
+                        yield key, message.value(), message.timestamp()[1]
                 elif error.code() == KafkaError._PARTITION_EOF:
                     left.discard(message.partition())  # a log that grows has several ends
                 else:

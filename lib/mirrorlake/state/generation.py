@@ -207,18 +207,17 @@ def _open_generation(
     promoted = set() if added.reopens and opens_all else {*promoted_topics(states.values())}
     promoted = (promoted - added.demotes) | added.promotes
     producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
-    everything, is_bound = tuple(positions.values()), _is_bound(added, states)
+    belonging = {(run.topic, run.partition) for run in added.inferred} | {
+        (gap.topic, gap.partition) for gap in added.gaps
+    }
+    bound = (new.keys() if reopened else new.keys() & belonging) if _is_bound(added, states) else set()
     inferred = _by_slot(added.inferred, new, positions)
     gaps = _by_slot(added.gaps, new, positions)
 
     def opening(slot: int, producer: transaction.Producer) -> Iterator[SlotState]:
         # If only some slots are committed, each partition has both its new position and what belongs to it, or neither.
         # A start has nothing that belongs to it. It would be forgotten if only a slot that is not committed had it.
-        mine = (
-            tuple(position for key, position in positions.items() if key not in new or position.slot == slot)
-            if is_bound
-            else everything
-        )
+        mine = tuple(one for key, one in positions.items() if key not in bound or one.slot == slot)
         runs = inferred.get(slot, ())
         state = SlotState(
             source=flow.source,

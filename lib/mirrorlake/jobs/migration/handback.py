@@ -11,12 +11,13 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.replication_policy import RenameReplicationPolicy
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.log import ending, event
-from mirrorlake.model.slot import ClosedFor, Position, merge_positions
+from mirrorlake.model.slot import ClosedFor, merge_positions
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.connect_offsets import MirrorMaker
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.closure import closed_for, is_closed, promoted_topics
+from mirrorlake.state.closure import closed_for, promoted_topics
 from mirrorlake.state.generation import Beginning, begin_again
 
 if TYPE_CHECKING:
@@ -107,15 +108,19 @@ def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
                 "Promote it on the flow back first, or exclude it here and from MirrorMaker 2 (topics.exclude)"
             )
         _require_a_counterpart(flow)
-        theirs, generation, was_closed = mirrormaker.positions(), 0, is_closed(states.values())
+        theirs, generation = mirrormaker.positions(), 0
+        handed_back_ms = max((state.created_ms for state in states.values() if state.closed), default=None)
         if not dry_run:
             mirrormaker.ensure_topic()
             generation = begin_again(flow, target, Beginning(closes=ClosedFor.HANDBACK))
             states = offset_syncs.read_all_states(target, topic, timeout_ms)
         positions = merge_positions(states.values())
-        ahead = theirs if was_closed else {}  # for a repeated hand-back: MirrorMaker 2 may have run since the first
+        ahead: dict[PartitionKey, int] = {}
+        if handed_back_ms is not None:
+            # MirrorMaker 2 may have run since. An offset that it had written before may be of a log that was replaced.
+            ahead = {key: at for key, at in theirs.items() if mirrormaker.written_ms[key] > handed_back_ms}
         result = tuple(
-            Handback(*key, position.target_topic, _next(position, ahead.get(key, 0)), theirs.get(key))
+            Handback(*key, position.target_topic, max(position.upstream_next, ahead.get(key, 0)), theirs.get(key))
             for key, position in sorted(positions.items())
             if flow.mirrors_topic(key[0])
         )
@@ -133,11 +138,6 @@ def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
     finally:
         target.close()
     return HandbackResult(flow.name, generation, result)
-
-
-def _next(position: Position, ahead: int) -> int:
-    """Returns where MirrorMaker 2 continues; where it was already may be of a log that was replaced since."""
-    return position.upstream_next if position.incarnation else max(position.upstream_next, ahead)
 
 
 def _require_a_counterpart(flow: Flow) -> None:

@@ -26,6 +26,7 @@ from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, 
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.migration.finding import LogFinding, map_frame
 from mirrorlake.jobs.migration.log_comparison import FOUND, GAPS_SHOWN, NO_RECORDS, compare, find, with_hash
+from mirrorlake.jobs.mirror.planning.readiness import first_records
 from mirrorlake.jobs.mirror.planning.start_offsets import first_positions
 from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
 from mirrorlake.ledger.anomaly import Anomaly
@@ -104,12 +105,14 @@ class Compared:
         remotes: remote topic of each topic of the flow.
         known: positions that the flow has mirrored itself.
         topics: topics of the flow, on the source.
+        is_reopened: True for a flow that was handed back to MirrorMaker 2.
     """
 
     keys: list[PartitionKey]
     remotes: Mapping[str, str]
     known: Mapping[PartitionKey, Position]
     topics: Mapping[str, Topic]
+    is_reopened: bool
 
     def remote(self, key: PartitionKey) -> PartitionKey:
         """Returns the remote partition of a source partition."""
@@ -169,7 +172,8 @@ class Takeover:
             self._mirrormaker.require_stopped(target)
             findings = self._compare(source, target)
             self._require_map(findings, target, dry_run=dry_run)
-            generation = 0 if dry_run or not findings else self._begin(source, target, findings)
+            is_due = findings or self._compared_now.is_reopened  # also a flow that had mirrored nothing
+            generation = self._begin(source, target, findings) if is_due and not dry_run else 0
         finally:
             source.close()
             target.close()
@@ -223,6 +227,8 @@ class Takeover:
             if remotes[name] in there
         }
         known, is_reopened = self._known(target)
+        if not is_reopened:
+            self._require_not_begun(target, remotes, there, known)
         if is_reopened:
             for (topic, _), position in known.items():
                 remote = remotes.get(topic, "")
@@ -240,7 +246,37 @@ class Takeover:
         self._next_offsets = self._mirrormaker.positions()
         copied = known.keys() | self._next_offsets.keys()
         held = [key for key in keys if self._ends[remotes[key[0]], key[1]] > 0 or key in copied]
-        return Compared(held, remotes, known, topics)
+        return Compared(held, remotes, known, topics, is_reopened)
+
+    def _require_not_begun(
+        self,
+        target: Cluster,
+        remotes: Mapping[str, str],
+        there: Mapping[str, Topic],
+        known: Mapping[PartitionKey, Position],
+    ) -> None:
+        """Raises ConfigurationError if a mirror job has stored a start for a partition that MirrorMaker 2 has copied.
+
+        The take-over would leave such partitions out, and the mirror job holds their topics for ever.
+        """
+        begun: dict[str, list[PartitionKey]] = {}
+        for (topic, partition), position in known.items():
+            remote = remotes.get(topic, "")
+            if not position.downstream_next and remote in there and not self.flow.policy.is_heartbeats_topic(topic):
+                begun.setdefault(topic, []).append((remote, partition))
+        held, _ = first_records(target, begun, self.flow.connect_timeout_ms, {})
+        if held:
+            flow = self.flow
+            way_out = (
+                "Exclude such topics (topics.exclude), or delete their remote topics"
+                if any(position.downstream_next for position in known.values())
+                else f"It has mirrored nothing: delete {flow.offset_syncs_topic} there, and repeat the take-over"
+            )
+            raise ConfigurationError(
+                f"flow {flow.name}: a mirror job was started before the take-over, and has stored start offsets, also "
+                f"of topic {min(held)}, whose remote topic on cluster {flow.target} has records of MirrorMaker 2. "
+                f"{way_out}"
+            )
 
     def _require_same(self, before: str, now: Topic | None, cluster: str, name: str) -> None:
         """Raises TargetError if a topic is not the one of which the flow's map tells."""
