@@ -126,6 +126,7 @@ class PositionReason(Reason):
         "the group has no committed offset on the source any more (it was deleted, or its offsets have expired); it "
         "stays on the target"
     )
+    SHARED_NO_MORE = "the group was a share group, and has committed offsets of its own since"
     OFFSET_GONE = (
         "the group has no committed offset in this partition on the source any more (it has expired, or the topic was "
         "deleted); its offset on the target stays"

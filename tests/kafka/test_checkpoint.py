@@ -651,7 +651,9 @@ def test_a_thousand_groups_in_one_cycle(spark_world: World) -> None:
         ]
 
 
-def test_a_share_group_is_named_as_not_covered_once(world: World) -> None:
+def test_a_share_group_is_named_as_not_covered_once(
+    world: World,
+) -> None:
     topic = world.topic(partitions=1)
     world.produce(topic, 50, 1)
     world.mirror()
@@ -672,3 +674,11 @@ def test_a_share_group_is_named_as_not_covered_once(world: World) -> None:
     assert "share group (KIP-932)" in row["reason"]
     assert world.committed(ordinary) == {(world.remote(topic), 0): (5, "")}
     assert world.checkpoint().rows == 0
+    world.source_admin.delete_consumer_groups([share])[share].result()
+    world.commit("share", {(topic, 0): 7})
+    world.checkpoint()
+    assert world.committed(share) == {(world.remote(topic), 0): (7, "")}
+    rows = world.checkpoints()
+    assert (rows[share, None, None]["status"], rows[share, topic, 0]["status"]) == ("deleted", "exact")
+    plan = failover(world, mode="plan", source="dead").lines
+    assert [(line.topic, line.blocks) for line in plan if line.group_id == share] == [(topic, ())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -38,10 +38,12 @@ class Cycles:
         self._row = Checkpoint("a", "b", "g", "t", 0, Status.EXACT, "c", datetime.now(UTC))
         monkeypatch.setattr(cycle_counts.time, "monotonic", lambda: self._now_s)
 
-    def measure(self, *, is_paused: bool = False, **row: Any) -> float:
+    def measure(self, *, is_paused: bool = False, since_s: float | None = None, **changes: Any) -> float:
         self._now_s += 60
         clock: Any = SimpleNamespace(laps_ms={}, total_ms=0.0)
-        self._counts.measure(clock, [replace(self._row, **row)], is_paused=is_paused)
+        row = replace(self._row, **changes)
+        known = replace(row, created_at=row.created_at - timedelta(seconds=since_s or 0))
+        self._counts.measure(clock, [row], {} if since_s is None else {row.key: known}, is_paused=is_paused)
         found = self._metrics.registry.get_sample_value("mirrorlake_checkpoint_worst_group_seconds", {"flow": "a->b"})
         assert found is not None
         return found
@@ -56,6 +58,12 @@ def test_a_group_at_the_end_of_what_is_mirrored_waits_for_nothing_while_the_mirr
         assert cycles.measure(status=Status.CLAMPED, upstream_offset=at + 100, downstream_offset=at) == 0
     for minute in range(1, 20):
         assert cycles.measure(status=Status.CLAMPED, upstream_offset=at + minute, downstream_offset=at) == 60 * minute
+
+
+def test_a_position_that_an_earlier_job_has_found_unfinished_is_so_since_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    cycles = Cycles(monkeypatch)
+    assert cycles.measure(since_s=900, sync=SyncOutcome.REFUSED) == 900
+    assert cycles.measure(sync=SyncOutcome.REFUSED) == 960
 
 
 def test_a_position_that_is_refused_is_unfinished_wherever_its_group_goes_and_none_is_in_a_pause(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
@@ -84,12 +85,20 @@ class CycleCounts:
             )
         )
 
-    def measure(self, clock: Stopwatch, synced: list[Checkpoint], *, is_paused: bool = False) -> None:
+    def measure(
+        self,
+        clock: Stopwatch,
+        synced: list[Checkpoint],
+        earlier: Mapping[GroupKey, Checkpoint] = MappingProxyType({}),
+        *,
+        is_paused: bool = False,
+    ) -> None:
         """Updates the metrics.
 
         Args:
             clock: the times of the stages of a cycle.
             synced: the rows of positions.
+            earlier: rows that an earlier job has appended; one that says the same tells since when that holds.
             is_paused: True if the flow is paused, so that no position is finished.
         """
         flow, metrics = self._flow.name, self._metrics
@@ -98,7 +107,7 @@ class CycleCounts:
         self._telemetry.health.progressed()
         now = time.monotonic()
         self._unfinished = {
-            row.key: self._since(row, now)
+            row.key: self._since(row, now, earlier.get(row.key))
             for row in synced
             if not is_paused and (row.status in UNFINISHED or row.sync in UNFINISHED or row.reason in UNREAD)
         }
@@ -112,14 +121,17 @@ class CycleCounts:
         for outcome in SyncOutcome:
             metrics.synced_positions.labels(flow, outcome).set(self.syncs[outcome])
 
-    def _since(self, row: Checkpoint, now: float) -> Unfinished:
-        """Returns since when a position is unfinished.
+    def _since(self, row: Checkpoint, now: float, earlier: Checkpoint | None) -> Unfinished:
+        """Returns since when a position is unfinished. An earlier job may have found it so.
 
         A group that reads at the end of what is mirrored is ahead of it in each cycle, with another offset. It waits
         for nothing for long while the mirror advances.
         """
         before = self._unfinished.get(row.key)
         follows = row.status is Status.CLAMPED and row.sync not in UNFINISHED and row.reason not in UNREAD
+        if before is None and earlier is not None and row.says_the_same_as(earlier):
+            age_s = max(0.0, (row.created_at - earlier.created_at).total_seconds())
+            return Unfinished(now - age_s, row.downstream_offset)
         if before is None or (follows and row.downstream_offset != before.downstream_offset):
             return Unfinished(now, row.downstream_offset)
         return before

@@ -64,9 +64,10 @@ class History:
     def next_time(self, now: datetime) -> datetime:
         """Returns the time (UTC) of a new cycle: `now`, but later than all rows, as the newest one counts.
 
-        The clock of the machine may have been set back.
+        The clock of the machine may have been set back. The microsecond between is for rows that are to count before
+        those of the cycle.
         """
-        self._newest = max(now, self._newest + timedelta(microseconds=1))
+        self._newest = max(now, self._newest + timedelta(microseconds=2))
         return self._newest
 
     def note(self, synced: Iterable[Checkpoint], whole: Iterable[Checkpoint], gone: Iterable[str]) -> None:
@@ -86,6 +87,13 @@ class History:
     def gone(self, groups: set[str]) -> list[str]:
         """Returns the groups that had a position, and have none in any topic now."""
         return sorted({group for group, _, _ in self.known} - groups)
+
+    def returned(self, shared: Iterable[str], groups: set[str]) -> list[str]:
+        """Returns the groups that are share groups no more, and have positions now."""
+        as_whole = {
+            group for (group, topic, _), row in self.known.items() if topic is None and row.status is not Status.DELETED
+        }
+        return sorted(as_whole.intersection(groups).difference(shared))
 
     def ended(self, keys: set[GroupKey], gone: set[str]) -> list[GroupKey]:
         """Returns the positions that a group had, and has no more, though it has others."""

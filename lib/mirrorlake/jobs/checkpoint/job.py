@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake import errors
@@ -253,7 +253,11 @@ class CheckpointJob:
         alive = {row["group_id"] for row in rows.get("offset", ())} | {row.group_id for row in kept} | {*shared}
         gone = history.gone(alive)
         ended = history.ended({row.key for row in synced}, {*gone})
+        # A deletion ends all rows up to its time, so it stands before the new positions.
+        before = CycleRows(self.flow, cycle_id, now - timedelta(microseconds=1))
+        returned = history.returned(shared, alive)
         whole = [
+            *before.about([(group, None, None) for group in returned], Status.DELETED, PositionReason.SHARED_NO_MORE),
             *made.about([(group, None, None) for group in shared], Status.NOT_COVERED, PositionReason.SHARE_GROUP),
             *made.about([(group, None, None) for group in gone], Status.DELETED, PositionReason.GROUP_GONE),
             *made.about(ended, Status.DELETED, PositionReason.OFFSET_GONE),
@@ -266,9 +270,10 @@ class CheckpointJob:
         else:
             self._is_emitted = False  # all positions are due after the pause
         clock.lap("append")
+        earlier = history.known if self._counts.cycles == 0 else {}
         history.note(synced, whole, gone)
         self._counts.count(len(listed), synced, rows=len(changed), batch_id=batch_id, seconds=clock.total_ms / 1000)
-        self._counts.measure(clock, synced, is_paused=self._pause is not None)
+        self._counts.measure(clock, synced, earlier, is_paused=self._pause is not None)
         cycle = Cycle(
             self.flow.source,
             self.flow.target,
