@@ -26,6 +26,8 @@ from mirrorlake.jobs.failover.failback import Failback
 from mirrorlake.jobs.failover.job import Failover
 from mirrorlake.jobs.failover.plan import Choice
 from mirrorlake.jobs.migration.handback import hand_back
+from mirrorlake.jobs.verification.job import Verification
+from mirrorlake.jobs.verification.scope import VerificationScope
 from mirrorlake.model.slot import ClosedFor
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
@@ -42,7 +44,7 @@ from tests.moving import (
     text,
     texts,
 )
-from tests.world import Record, World, consume_as, eventually
+from tests.world import ROOT, Record, World, consume_as, eventually
 
 
 def write_tail(world: World, topic: str, each: int) -> None:
@@ -197,6 +199,13 @@ def test_names_that_are_changed_and_changed_back_the_whole_story_with_the_tail_e
         value for values in texts(world.source_records(topic)).values() for value in values
     }
     assert_nothing_is_lost_but_what_is_listed(world, topic, {early, late, inside, done}, texts(tail))
+    world.produce(topic, 8, seed=7)
+    world.mirror()
+    verified = Verification(world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json").run(
+        VerificationScope.parse("full")
+    )
+    assert verified.passed, "what an operator has dropped is no difference"
+    assert verified.total("records") > 0
 
 
 def test_a_death_in_the_midst_of_reapply_and_the_same_command_again_leave_every_diverged_record_there_once(
@@ -379,8 +388,12 @@ def test_records_that_come_while_a_failback_runs_or_that_a_transaction_hides_are
     producer.produce(topic, b"undecided", partition=0)
     assert producer.flush(30) == 0
     world.produce(topic, 3, 1)  # acknowledged, and hidden
-    with pytest.raises(GateError, match=rf"a transaction is open in {topic}-0 since offset 20.*nothing was decided"):
-        failback(world, mode="begin", signed_by="ann")
+    assert failback(world).to_json()["open_transactions"] == 1, "a plan tells of it"
+    for mode in ("rehearse", "begin"):
+        with pytest.raises(
+            GateError, match=rf"a transaction is open in {topic}-0 since offset 20.*nothing was decided"
+        ):
+            failback(world, mode=mode, signed_by="ann")
     producer.abort_transaction(60)
     assert failback(world, "drop", mode="begin", signed_by="ann").divergence.records == 3
 
@@ -431,7 +444,7 @@ def test_records_that_a_flow_back_has_left_behind_when_it_was_failed_over_are_no
 
 
 def test_a_map_of_the_way_back_whose_topic_was_created_anew_places_no_group(world: World) -> None:
-    home = both_ways(world, **IDENTITY)
+    home = both_ways(world, **IDENTITY, **{"mirrorlake.on.loss": "continue"})
     topic = world.topic(partitions=1)
     world.mirror()
     home.produce(topic, 10, 1)
@@ -446,10 +459,40 @@ def test_a_map_of_the_way_back_whose_topic_was_created_anew_places_no_group(worl
     (one,) = failover(world).lines
     assert one.status != "exact", "a closed flow does not notice that its topic is another one"
     assert one.open_blocks
+    home.produce(topic, 5, 1, seed=2)
+    world.produce(topic, 10, 1, seed=3)
+    world.mirror()
+    world.commit("g", {(topic, 0): 15})
+    (one,) = failover(world).lines
+    assert "uncarried" in dict(one.blocks), "what the flow back has carried of the former topic are other records"
+    assert "has not mirrored 5 records yet" in dict(one.blocks)["uncarried"]
+
+
+def test_records_before_the_start_of_the_flow_home_are_told_though_the_flow_away_has_written_before_them(
+    world: World,
+) -> None:
+    home = both_ways(world, **IDENTITY)
+    topics = world.topic("right", 1), world.topic("wrong", 1)
+    for topic in topics:
+        world.produce(topic, 30, 1)
+    world.mirror()
+    for topic in topics:
+        home.produce(topic, 40, 1, seed=2)
+    ends = {topic: home.source_records(topic)[0][-1][0] + 1 for topic in topics}
+    starts = dict(zip(topics, (ends[topics[0]] - 40, ends[topics[1]] - 20), strict=True))
+    both_ways(world, **IDENTITY, **{f"mirrorlake.start.topic.{topic}": f"0:{at}" for topic, at in starts.items()})
+    assert home.mirror().records == 40 + 20
+    group = world.commit("g", {(topic, 0): 25 for topic in topics}, target=True)
+    lines = {one.topic: one for one in failover(home).lines if one.group_id == group}
+    assert (lines[topics[0]].lost, lines[topics[0]].blocks) == (0, ()), "the flow away has brought what is before"
+    assert lines[topics[1]].lost == 20
+    assert (
+        "20 offsets from 25 on are before the first mirrored record" in dict(lines[topics[1]].blocks)["before_mirror"]
+    )
 
 
 def test_what_was_written_to_a_topic_after_its_own_promotion_is_reapplied_once_with_the_rest(world: World) -> None:
-    both_ways(world, **IDENTITY)
+    home = both_ways(world, **IDENTITY)
     orders, audit = world.topic("orders", 1), world.topic("audit", 1)
     for topic in (orders, audit):
         world.produce(topic, 20, 1)
@@ -464,3 +507,8 @@ def test_what_was_written_to_a_topic_after_its_own_promotion_is_reapplied_once_w
     assert failback(world).divergence.records == 0
     for topic, records in ((orders, 25), (audit, 23)):
         assert len(world.target_records(topic)[0]) == records
+    back = failover(home, mode="promote", topics=orders, signed_by="ann")
+    assert [(one.topic, one.outcome) for one in back.lines] == [(orders, "committed")], "one topic goes home first"
+    failback(world, mode="run", signed_by="ann")
+    world.produce(orders, 1, 1, seed=4)
+    assert world.mirror().records == 1

@@ -28,9 +28,11 @@ from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.reasons import PositionReason
 
 from tests.moving import (
+    IDENTITY,
     Traffic,
     assert_nothing_is_lost_but_what_is_listed,
     assert_the_next_plan_is_exact,
+    both_ways,
     failback,
     failover,
     home_of,
@@ -596,7 +598,8 @@ def test_a_group_or_a_remote_partition_that_the_target_does_not_tell_of_holds_up
     target = LocalCluster("half", tmp_path / "half", root / ".local/jars/kafka", size=2, properties=properties)
     with running(target):
         settings = {"mirrorlake.connect.timeout.ms": "4000", "mirrorlake.slots": "1"}
-        world = World(servers[0], target.bootstrap_servers, tmp_path / "w", spark, warehouse, settings)
+        world = World(servers[0], target.bootstrap_servers, tmp_path / "w", spark, warehouse)
+        both_ways(world, **IDENTITY, **settings)  # a plan then asks what others have written there
         topic, away = world.topic("there", 1), world.topic("away", 1)
         places = {world.flow.offset_syncs_topic: 1, world.remote(topic): 1, world.remote(away): 2}
         new = [NewTopic(name, 1, replica_assignment=[[broker]]) for name, broker in places.items()]

@@ -13,6 +13,7 @@ from mirrorlake.jobs.failover.snapshot import connected
 from mirrorlake.jobs.verification.logs import FlowLogs
 from mirrorlake.state import backlog
 
+from tests.moving import IDENTITY, both_ways, failback, failover
 from tests.world import DEADLINE_S, World, eventually
 
 NOW_MS = time.time_ns() // 1_000_000
@@ -57,6 +58,26 @@ def test_records_of_a_topic_created_anew_are_late_by_their_own_log_and_until_it_
         assert logs.late(NOW_MS - 3 * HOUR_MS, lambda _: True) == {}, "not that late"
         world.mirror()
         assert logs.still_late(late) == {}
+
+
+def test_records_of_a_topic_created_anew_came_from_nobody_though_a_flow_back_had_written_at_their_offsets(
+    world: World,
+) -> None:
+    home = both_ways(world, **IDENTITY)
+    topic = world.topic(partitions=1)
+    world.mirror()
+    home.produce(topic, 10, 1)
+    home.mirror()
+    with logs_of(world) as logs:
+        assert logs.source_fingerprints({(topic, 0): (0, 10)}).filter("left_out").count() == 10
+    world.source_admin.delete_topics([topic])[topic].result()
+    eventually(lambda: topic not in world.source_admin.list_topics(timeout=5).topics)
+    world.topic(partitions=1)
+    assert failover(world, mode="promote", signed_by="ann", close="true").generation > 0
+    write(world, topic, 6)
+    with logs_of(world) as logs:
+        assert logs.source_fingerprints({(topic, 0): (0, 6)}).filter("left_out").count() == 0
+    assert failback(world).divergence.records == 6
 
 
 def test_a_long_backlog_is_as_late_as_its_first_record_wherever_that_is(

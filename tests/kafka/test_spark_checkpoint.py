@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import NewTopic
 from mirrorlake.errors import TargetError
+from mirrorlake.reasons import PositionReason
 from mirrorlake.translation.inputs import ExternalPositions
+from mirrorlake.translation.positions import listed
 from mirrorlake.translation.translator import Translator
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-from tests.world import World
+from tests.world import World, eventually
 
 Batches = dict[int, dict[int, list[Any]]]  # by batch and partition, the values in order
 
@@ -197,3 +200,14 @@ def test_a_time_is_the_first_record_at_or_after_it_and_an_idle_partition_begins_
     }
     assert found.offsets()[world.remote(idle)] == {0: 0}
     assert found.statuses == {"exact": 3}
+    for admin, name, reason in (
+        (world.target_admin, world.remote(topic), PositionReason.REMOTE_REPLACED),
+        (world.source_admin, topic, PositionReason.RECREATED),
+    ):
+        admin.delete_topics([name])[name].result()
+        eventually(lambda admin=admin, name=name: name not in admin.list_topics(timeout=5).topics)
+        admin.create_topics([NewTopic(name, 2, 1)])[name].result()
+        if name == topic:
+            world.produce(topic, 400, seed=2)  # longer than the former log
+        (one,) = translator.translate(listed({topic: {0: 10}})).positions
+        assert (one.status, one.reason) == ("not_mirrored_yet", reason)

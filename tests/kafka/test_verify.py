@@ -505,6 +505,22 @@ def test_topics_that_are_changed_on_the_way_are_not_covered(world: World) -> Non
     )
 
 
+def test_records_that_were_gone_before_any_verification_fail_no_later_one(world: World) -> None:
+    topic, gone = world.topic("there", 1), world.topic("gone", 1)
+    for name in (topic, gone):
+        write(world.source_servers, name, {0: with_changes({})})
+    world.mirror()
+    all_of_it = TopicPartition(gone, 0, 40)
+    world.source_admin.delete_records([all_of_it])[all_of_it].result()
+    assert verify(world, "incremental").passed
+    for _ in range(2):
+        past = verify(world, "incremental")
+        assert [(one.topic, one.status) for one in past.partitions] == [(gone, "not_comparable")]
+        past.require()
+    rows = [row for row in world.table("verifications") if row["verification_id"] == past.verification_id]
+    assert {(row["topic"], row["status"]) for row in rows} == {(gone, "not_comparable"), (None, "nothing_new")}
+
+
 def test_a_flow_of_which_nothing_can_be_compared_neither_passes_nor_fails(world: World) -> None:
     slim = world.topic("slim", 1)
     world.write_config(

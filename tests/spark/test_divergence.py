@@ -5,7 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from mirrorlake.jobs.failover.divergence import BUCKET, Divergence, _summed, without_brought
+from mirrorlake.jobs.failover.divergence import BUCKET, Divergence, _brought, _summed, without_brought
+from mirrorlake.ledger.store import Ledger
+
+from tests.example_ledger import run
 
 
 def test_records_in_ranges_within_across_and_at_the_edges_of_buckets_are_left_out_and_no_others(spark: Any) -> None:
@@ -24,6 +27,17 @@ def test_records_in_ranges_within_across_and_at_the_edges_of_buckets_are_left_ou
     }
     plan = without_brought(records, ranges)._jdf.queryExecution().executedPlan().toString()
     assert "bucket" in plan.split("LeftAnti")[0], "every record would be compared with every range of its partition"
+
+
+def test_what_the_flow_back_has_brought_is_in_the_partitions_that_it_has_written(example: Ledger) -> None:
+    names = {"source": "there", "target": "here", "target_topic": "t"}
+    spread = run(9_001, "t", 0, (0, 50), 100, "10:00:00", **names, target_partition=1)
+    renamed = run(9_002, "former", 1, (0, 10), 150, "10:00:01", **names)
+    example.append("offset_syncs", [spread, renamed])
+    flow: Any = SimpleNamespace(source="here", target="there")
+    keys = ("t", 0), ("t", 1)
+    found = _brought(flow, example, dict.fromkeys(keys, 120), dict.fromkeys(keys, 200))
+    assert found == {("t", 1): ((100, 160),)}
 
 
 def test_records_whose_time_no_calendar_has_are_shown_and_counted(spark: Any) -> None:

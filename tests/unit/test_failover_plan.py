@@ -13,7 +13,7 @@ from mirrorlake.jobs.failover import failback, job
 from mirrorlake.jobs.failover.divergence import merged, stretches
 from mirrorlake.jobs.failover.losses import Losses
 from mirrorlake.jobs.failover.plan import BLOCKS, Choice, Line, blocks_of, gate_frame
-from mirrorlake.jobs.failover.planner import _one_for_each_place, stale_by
+from mirrorlake.jobs.failover.planner import _one_for_each_place, _unevenly_read, stale_by
 from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal
 from mirrorlake.model.slot import ClosedFor, SlotState
 from mirrorlake.state.closure import closed_for
@@ -143,6 +143,9 @@ def test_a_group_of_several_topics_that_are_merged_gets_the_offset_that_skips_no
     others = [replace(LINE, group_id="h", downstream_offset=950), replace(LINE, topic="v", downstream_offset=None)]
     found = _one_for_each_place([*lines, *others])
     assert [line.downstream_offset for line in found] == [None, 100, None, 950, None]
+    uneven = {group for group, _ in _unevenly_read([*lines, *others])}
+    assert uneven == {"g"}, "it reads again what is behind the first of its places"
+    assert not _unevenly_read(lines[1:])
 
 
 def test_a_position_from_the_ledger_is_stale_that_no_cycle_has_confirmed_for_too_long() -> None:

@@ -42,7 +42,7 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.FENCED: "a newer job of the same flow has taken over; this one has stopped",
     ExitCode.GATE: "expectations failed, records differ, or a failover is a no-go; nothing became visible or was moved",
     ExitCode.LEDGER: "the Delta tables can't be read or written, or a disk is full",
-    ExitCode.FINDINGS: "the command has worked, and found a problem (doctor, assess, status, lag, plan, demo)",
+    ExitCode.FINDINGS: "the command has worked and found a problem (doctor, assess, status, lag, plan, failback, demo)",
     ExitCode.PAUSED: "the flow is paused: a run with availableNow has not copied what there was, or has moved no group",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C before the end; nothing is on standard output",
     ExitCode.CUT_OFF: "the reader of standard output has gone, such as head",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from mirrorlake.model.slot import Position
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.reasons import PositionReason
 
 
@@ -18,9 +21,14 @@ def why_awaited(position: Position, topic_id: str | None, log_end: int, mirrored
     Returns:
         The reason to wait; None if the log is the same, as far as this shows.
     """
-    if position.topic_id and topic_id and position.topic_id != topic_id:
+    if is_recreated(position, topic_id):
         return PositionReason.RECREATED
     return PositionReason.TRUNCATED if log_end < mirrored_to else None
+
+
+def is_recreated(position: Position, topic_id: str | None) -> bool:
+    """Returns True if the topic of this id on the source is not the one that was mirrored, as far as ids show."""
+    return bool(position.topic_id and topic_id) and position.topic_id != topic_id
 
 
 def is_replaced_there(position: Position, topic_id: str) -> bool:
@@ -33,3 +41,17 @@ def is_replaced_there(position: Position, topic_id: str) -> bool:
         topic_id: id of the remote topic now; empty if the broker has none.
     """
     return bool(position.target_topic_id and topic_id) and position.target_topic_id != topic_id
+
+
+def former_remotes(positions: Iterable[Position], topic_ids: Mapping[str, str]) -> set[PartitionKey]:
+    """Returns the remote partitions whose topic is not the one that the flow has written (`is_replaced_there`).
+
+    Args:
+        positions: the flow's positions.
+        topic_ids: ids of remote topics now. A topic that is not among them is not looked at.
+    """
+    return {
+        (one.target_topic, one.target_partition)
+        for one in positions
+        if is_replaced_there(one, topic_ids.get(one.target_topic, ""))
+    }

@@ -1,23 +1,27 @@
 """Translates positions that are kept outside Kafka, by the ledger.
 
 The ledger is enough for this. If the source is available, it adds the start of idle partitions, and the first record at
-a given time.
+a given time; source and target then also tell which topics were created anew since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.ledger import views
 from mirrorlake.ledger.store import Ledger, rows_of_pair
+from mirrorlake.model.slot import merge_positions
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.probes.hidden_topics import require_visible
 from mirrorlake.reasons import PositionReason
+from mirrorlake.state.offset_syncs import read_all_states
+from mirrorlake.translation.awaited import former_remotes, is_recreated
 from mirrorlake.translation.positions import ReaderPosition, Translated, Translation
 from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, resumptions, translate
 
@@ -28,6 +32,14 @@ HIDDEN = (
     "Its position at a time is not known. If the right can't be granted, translate from the ledger alone (parameter "
     "source_is_gone = true)"
 )
+
+
+class _Log(NamedTuple):
+    """A partition of the source: its first offset, its last stable offset, and the id of its topic."""
+
+    start: int
+    end: int
+    topic_id: str
 
 
 class Translator:
@@ -57,18 +69,18 @@ class Translator:
         """Translates positions to offsets on the target, in the given order.
 
         Raises:
-            SourceError: the source can't be read.
+            SourceError, TargetError: a cluster can't be read.
         """
         known = self._known()
         logs = self._logs({(position.topic, position.partition) for position in positions})  # later than the ledger
-        replaced = {key for key, (_, end) in logs.items() if key in known and end < known[key]["upstream_next"]}
+        replaced = self._replaced(known, logs)
         resolved = [self._resolved(position, known, logs) for position in positions]
         resumed = {key: one.resumed_at for key, one in resumptions(self.ledger.of_flow("gaps", self.flow)).items()}
         mirrored = [
             row
             for row in (
                 self._mirrored(key, known.get(key), log=logs.get(key), resumed_at=resumed.get(key))
-                for key in {(position.topic, position.partition) for position in positions} - replaced
+                for key in {(position.topic, position.partition) for position in positions} - replaced.keys()
             )
             if row is not None
         ]
@@ -156,8 +168,8 @@ class Translator:
             self.flow.source_connection, "source", f"{self.flow.name}|translate", self.flow.connect_timeout_ms
         ).connect()
 
-    def _logs(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, tuple[int, int]]:
-        """Reads start and end of the source's logs, for partitions that exist and are mirrored."""
+    def _logs(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, _Log]:
+        """Reads the bounds of the source's logs, for partitions that exist and are mirrored."""
         wanted = {key for key in keys if self.flow.mirrors_topic(key[0])}
         if not self.ask_source or not wanted:
             return {}
@@ -167,9 +179,39 @@ class Translator:
             first, stable = (
                 source.offsets(found, at, timeout_ms) if found else {} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
             )
+            ids = {name: topic.topic_id for name, topic in source.topics.items()}
         finally:
             source.close()
-        return {key: (first[key], stable[key]) for key in found if key in first and key in stable}
+        return {
+            key: _Log(first[key], stable[key], ids.get(key[0], "")) for key in found if key in first and key in stable
+        }
+
+    def _replaced(
+        self, known: Mapping[PartitionKey, Any], logs: Mapping[PartitionKey, _Log]
+    ) -> dict[PartitionKey, str]:
+        """Returns the partitions whose log, on either cluster, is not the one of the map any more, with the reason.
+
+        The mirror job has not noticed it yet, or has stopped for it. The flow's states have the ids of topics; the
+        ledger does not have them.
+        """
+        if not logs:
+            return {}
+        flow, timeout_ms, client_id = self.flow, self.flow.connect_timeout_ms, f"{self.flow.name}|translate"
+        with closing(Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()) as target:
+            states = read_all_states(target, flow.offset_syncs_topic, timeout_ms)
+            positions = {key: one for key, one in merge_positions(states.values()).items() if key in logs}
+            there = target.refresh({one.target_topic for one in positions.values()}, timeout_ms, operations=True)
+        remotes = former_remotes(positions.values(), {name: topic.topic_id for name, topic in there.items()})
+        found: dict[PartitionKey, str] = {}
+        for key, log in logs.items():
+            mirrored_to, position = known[key]["upstream_next"] if key in known else 0, positions.get(key)
+            if position is not None and is_recreated(position, log.topic_id):
+                found[key] = PositionReason.RECREATED
+            elif log.end < mirrored_to:
+                found[key] = PositionReason.TRUNCATED
+            elif position is not None and (position.target_topic, position.target_partition) in remotes:
+                found[key] = PositionReason.REMOTE_REPLACED
+        return found
 
     def _at_source(self, timestamp_ms: int) -> list[ReaderPosition]:
         source, timeout_ms, known = self._source(), self.flow.connect_timeout_ms, self._known()
@@ -193,14 +235,14 @@ class Translator:
     # -- one position -------------------------------------------------------------------------------
 
     def _mirrored(
-        self, key: PartitionKey, row: Any, log: tuple[int, int] | None, resumed_at: int | None
+        self, key: PartitionKey, row: Any, log: _Log | None, resumed_at: int | None
     ) -> tuple[Any, ...] | None:
         """Builds the row of MIRRORED of a partition; None if it isn't mirrored."""
         if self.flow.scatters(key[0]):
             return None
         if row is None and (log is None if self.ask_source else not self.flow.mirrors_topic(key[0])):
             return None
-        start, end = log or (0, None)
+        start, end = (log.start, log.end) if log else (0, None)
         upstream_next, downstream_next = (row["upstream_next"], row["downstream_next"]) if row else (start, 0)
         target_topic = (row and row["target_topic"]) or self.flow.policy.remote_topic(key[0])
         return *key, target_topic, start, end, upstream_next, max(downstream_next, resumed_at or 0), resumed_at, None
@@ -209,14 +251,14 @@ class Translator:
         self,
         position: ReaderPosition,
         known: Mapping[PartitionKey, Any],
-        logs: Mapping[PartitionKey, tuple[int, int]],
+        logs: Mapping[PartitionKey, _Log],
     ) -> ReaderPosition:
         key = (position.topic, position.partition)
         row = known.get(key)
         if position.upstream_offset >= 0:
             return position
         if row is None or row["upstream_start"] is None:  # nothing is mirrored: before what comes is behind all
-            passed = row["upstream_next"] if row else logs.get(key, (0, 0))[0]
+            passed = row["upstream_next"] if row else logs[key].start if key in logs else 0
             return ReaderPosition(*key, passed, position.label)
         return ReaderPosition(
             position.topic,
@@ -225,14 +267,11 @@ class Translator:
             position.label,
         )
 
-    def _translated(self, position: ReaderPosition, row: Any, replaced: Set[PartitionKey]) -> Translated:
+    def _translated(self, position: ReaderPosition, row: Any, replaced: Mapping[PartitionKey, str]) -> Translated:
         key = (position.label, position.topic, position.partition, position.upstream_offset)
         if row is None or row["status"] is None:
-            status, reason = (
-                (Status.NOT_MIRRORED_YET, PositionReason.TRUNCATED)
-                if (position.topic, position.partition) in replaced
-                else self._why_not(position.topic)
-            )
+            why = replaced.get((position.topic, position.partition))
+            status, reason = (Status.NOT_MIRRORED_YET, why) if why else self._why_not(position.topic)
             return Translated(
                 *key, target_topic=None, target_partition=None, downstream_offset=None, status=status, reason=reason
             )

@@ -53,6 +53,7 @@ WITH pieces AS (
 ),
 ends AS (
   SELECT topic, partition, to_topic, to_partition, min(start) AS first_start, max(end) AS last_end,
+    min(start) FILTER (WHERE NOT is_back) AS own_start,
     max(to_end) AS to_end,
     coalesce(max(to_end) FILTER (WHERE NOT is_back), 0) AS mapped_there, coalesce(max(end) FILTER (WHERE is_back),
       0) AS mapped_back
@@ -80,7 +81,7 @@ answers AS (
 ),
 placed AS (
   SELECT p.group_id, p.topic, p.partition, p.upstream_offset, p.metadata, t.to_topic AS target_topic,
-    t.to_partition AS target_partition, a.next_piece, e.first_start, e.last_end,
+    t.to_partition AS target_partition, a.next_piece, e.first_start, e.own_start, e.last_end,
     k.log_start, k.log_end, k.upstream_next, k.downstream_next, k.resumed_at,
     greatest(coalesce(e.to_end, 0), coalesce(k.resumed_at, 0)) AS map_end,
     greatest(coalesce(e.mapped_there, 0), coalesce(k.resumed_at, 0)) >= k.downstream_next AS has_all_there,
@@ -142,7 +143,7 @@ SELECT f.group_id, f.topic, f.partition, f.upstream_offset, f.metadata, f.target
     WHEN f.next_piece IS NULL AND f.upstream_offset > greatest(f.upstream_next, f.log_start)
       THEN {past_the_mirror}
   END AS reason,
-  f.mirrored_end, f.is_complete, f.first_start, f.next_piece.start AS piece_start,
+  f.mirrored_end, f.is_complete, f.own_start, f.next_piece.start AS piece_start,
   f.next_piece.to_start AS piece_to_start, f.next_piece.later_start AS later_start,
   coalesce(a.records, 0) AS again
 FROM found f LEFT JOIN again a
@@ -211,20 +212,38 @@ def ranges_there(pieces: DataFrame, keys: Collection[PartitionKey]) -> dict[Part
         pieces: the maps of both directions (`pieces`).
         keys: topics and partitions of the other cluster.
     """
+    mine = pieces.filter("NOT is_back")
+    return _merged(
+        mine.selectExpr(
+            "to_topic AS topic", "to_partition AS partition", "to_start AS from", "to_start + end - start AS to"
+        ),
+        keys,
+    )
+
+
+def ranges_brought(pieces: DataFrame, keys: Collection[PartitionKey]) -> dict[PartitionKey, list[tuple[int, int]]]:
+    """Returns what the flow back has written on the position's cluster, as `ranges_there`.
+
+    Args:
+        pieces: the maps of both directions (`pieces`).
+        keys: topics and partitions of the position's cluster.
+    """
+    return _merged(pieces.filter("is_back").selectExpr("topic", "partition", "start AS from", "end AS to"), keys)
+
+
+def _merged(ranges: DataFrame, keys: Collection[PartitionKey]) -> dict[PartitionKey, list[tuple[int, int]]]:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    place = ("to_topic", "to_partition")
-    mine = pieces.filter("NOT is_back").filter(F.col("to_topic").isin(sorted({topic for topic, _ in keys})))
-    ranges = mine.select(*place, F.col("to_start").alias("from"), (F.expr("to_start + end - start")).alias("to"))
-    before = Window.partitionBy(*place).orderBy("from")
+    wanted = ranges.filter(F.col("topic").isin(sorted({topic for topic, _ in keys})))
+    before = Window.partitionBy("topic", "partition").orderBy("from")
     end = F.max("to").over(before.rowsBetween(Window.unboundedPreceding, -1))
-    begins = ranges.withColumn("begins", (F.col("from") > end + 1).cast("int"))
+    begins = wanted.withColumn("begins", (F.col("from") > end + 1).cast("int"))
     numbered = begins.withColumn("number", F.sum(F.coalesce("begins", F.lit(0))).over(before))
-    merged = numbered.groupBy(*place, "number").agg(F.min("from").alias("from"), F.max("to").alias("to"))
+    merged = numbered.groupBy("topic", "partition", "number").agg(F.min("from").alias("from"), F.max("to").alias("to"))
     found: dict[PartitionKey, list[tuple[int, int]]] = {}
-    for row in merged.orderBy(*place, "from").collect():
-        found.setdefault((row["to_topic"], row["to_partition"]), []).append((row["from"], row["to"]))
+    for row in merged.orderBy("topic", "partition", "from").collect():
+        found.setdefault((row["topic"], row["partition"]), []).append((row["from"], row["to"]))
     return found
 
 
@@ -252,7 +271,7 @@ def counterparts(positions: DataFrame, pieces: DataFrame, known: DataFrame) -> D
           `sql_join.translate` has them) and reason;
         - mirrored_end: end of all mapped offsets on the other cluster;
         - is_complete: true if the ledger has all that the states record;
-        - first_start: the smallest start of any piece; null without pieces;
+        - own_start: the smallest start of a run of the flow to the other cluster; null without any;
         - piece_start, piece_to_start: both starts of the piece that was used; null past the last piece;
         - later_start: the smallest to_start of any later piece; null past the last piece;
         - again: number of records before the position that lie at or after downstream_offset.

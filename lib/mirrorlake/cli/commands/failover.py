@@ -133,15 +133,20 @@ def failback(**given: str) -> int:
         job = Failback(spark, given["config"], loaded, running_with.ledger(spark), resources.expectations())
         result = job.carry_out(chosen, wanted["diverged"], wanted["export"], wanted["lost"])
         diverged = result.divergence.table()
+    is_looked_at = chosen.mode in ("plan", "rehearse")
+    code = ExitCode.OK if result.go or not is_looked_at else ExitCode.FINDINGS
     if output.is_json():
         lines = output.rows(result.table())
         output.emit("failback", {**result.to_json(), "diverged_records": output.rows(diverged), "lines": lines})
-        return ExitCode.OK
-    output.frame(diverged, "The old source has no diverged records.")
+        return code
+    outside = " outside of open transactions" if result.divergence.hidden else ""
+    output.frame(diverged, f"The old source has no diverged records{outside}.")
     output.frame(result.lost_table(), "The old source has lost no mirrored records.")
     output.frame(result.table(), "", unless_zero=COSTS)
+    if is_looked_at:
+        output.say(f"\n{'GO' if result.go else 'NO-GO'}")
     output.result(result.to_json())
-    return ExitCode.OK
+    return code
 
 
 def _split(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, without_contents
+from mirrorlake.ledger import views
 from mirrorlake.ledger.offset_sync_rows import YEAR_1_MS, YEAR_9999_MS
-from mirrorlake.ledger.store import Ledger
-from mirrorlake.ledger.views import runs_of_pair
+from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.slot import NO_SLOT, Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
@@ -32,7 +32,7 @@ from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cl
 from mirrorlake.protocol.open_transactions import HiddenEnd, hidden_ends
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.state import offset_syncs
-from mirrorlake.translation.sql_join import current_runs
+from mirrorlake.translation.awaited import former_remotes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,12 +239,19 @@ def stretches(start: int, end: int, brought: Iterable[tuple[int, int]]) -> list[
 
 
 def diverged(
-    flow: Flow, ledger: Ledger, source: Cluster, target: Cluster, differs_from: Mapping[PartitionKey, int]
+    flow: Flow,
+    back: Flow,
+    ledger: Ledger,
+    *,
+    source: Cluster,
+    target: Cluster,
+    differs_from: Mapping[PartitionKey, int],
 ) -> Divergence:
     """Computes the diverged tails of a flow; the ledger must have caught up with the flow and with the flow back.
 
     Args:
         flow: flow that was failed over.
+        back: flow back.
         ledger: tables with the maps.
         source: its source cluster.
         target: its target cluster.
@@ -269,7 +276,9 @@ def diverged(
     mirrored_to = {key: position.upstream_next for key, position in positions.items()} | dict(differs_from)
     starts = {key: max(first[key], mirrored_to.get(key, 0)) for key in keys}
     open_ends = {key: end for key, end in ends.items() if starts[key] < end}
-    brought = _brought(flow, ledger, starts, open_ends)
+    written = merge_positions(offset_syncs.read_all_states(source, back.offset_syncs_topic, timeout_ms).values())
+    former = former_remotes(written.values(), {name: topic.topic_id for name, topic in topics.items()})
+    brought = _brought(flow, ledger, starts, {key: end for key, end in open_ends.items() if key not in former})
     frame = None
     if open_ends:
         frame = _records(flow, ledger, starts={key: starts[key] for key in open_ends}, ends=open_ends, brought=brought)
@@ -304,23 +313,20 @@ def diverged(
 def _brought(
     flow: Flow, ledger: Ledger, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
 ) -> dict[PartitionKey, tuple[tuple[int, int], ...]]:
-    """Returns the source offsets that the flow back has written behind the starts, by topic and partition."""
-    back = flow.target, flow.source
-    rows, gaps = runs_of_pair(ledger, *back), ledger.of_pair("gaps", *back)
-    remotes = {row["topic"]: row["target_topic"] for row in rows.select("topic", "target_topic").distinct().collect()}
-    bounds = [
-        (topic, partition, *(remote, partition), starts[remote, partition])
-        for topic, remote in remotes.items()
-        for partition in sorted(partition for name, partition in ends if name == remote)
-    ]
-    if not bounds:
+    """Returns the source offsets that the flow back has written behind the starts, by topic and partition.
+
+    Those of former logs must not be among the ends: what the flow back wrote there is gone, and others have written at
+    its offsets since.
+    """
+    if not ends:
         return {}
-    table = ledger.spark.createDataFrame(
-        bounds, "topic STRING, partition INT, to_topic STRING, to_partition INT, start BIGINT"
+    bounds = ledger.spark.createDataFrame(
+        [(*key, starts[key]) for key in ends], "target_topic STRING, target_partition INT, start BIGINT"
     )
-    runs = current_runs(rows, gaps).join(table, ["topic", "partition"]).filter("downstream_end > start")
+    runs = rows_of_pair(views.read(ledger, "current_runs"), flow.target, flow.source)
+    ahead = runs.join(bounds, ["target_topic", "target_partition"]).filter("downstream_end > start")
     found: dict[PartitionKey, list[tuple[int, int]]] = {}
-    for row in runs.select("to_topic", "to_partition", "downstream_start", "downstream_end").collect():
+    for row in ahead.select("target_topic", "target_partition", "downstream_start", "downstream_end").collect():
         found.setdefault((row[0], row[1]), []).append((row[2], row[3]))
     return {key: merged(stretches) for key, stretches in found.items()}
 

@@ -116,6 +116,11 @@ class FailbackResult:
     failover: FailoverResult | None = None
     reopened: int = 0
 
+    @property
+    def go(self) -> bool:
+        """True unless something stops a run: ends that the source has lost, an open transaction there, or a line."""
+        return not self.lost and not self.divergence.hidden and (self.failover is None or self.failover.go)
+
     def lost_table(self) -> pd.DataFrame:
         """Returns one row for each lost end of the source's logs, for display."""
         return lost_ends_table(self.lost)
@@ -128,7 +133,9 @@ class FailbackResult:
         found = {
             "flow": self.flow,
             "mode": self.mode,
+            "go": self.go,
             "diverged": self.divergence.records,
+            "open_transactions": len(self.divergence.hidden),
             "lost": sum(one.records for one in self.lost),
             "decided": self.decided,
             "reapplied": self.reapplied,
@@ -206,11 +213,12 @@ class Failback:
             require_visible(there, self.away, {topic for topic, _ in positions}, HIDES_RECORDS)
             lost = lost_ends(self.away, self.ledger, there, positions)
             differs_from = {one.key: one.from_offset for one in lost}
-            divergence = diverged(self.away, self.ledger, there, here, differs_from)
+            divergence = self._diverged(there, here, differs_from)
             if choice.mode == FailoverMode.BEGIN and divergence.hidden:
                 self._end_own_transactions(there)
-                divergence = diverged(self.away, self.ledger, there, here, differs_from)
+                divergence = self._diverged(there, here, differs_from)
                 self._require_no_open_transaction(divergence)
+            self._mind_open_transactions(choice, divergence)
             if choice.mode == FailoverMode.PLAN and lost:
                 return FailbackResult(self.away.name, choice.mode, divergence, lost)  # groups have no offsets yet
             if lost and not (choice.mode == FailoverMode.BEGIN and decide_lost):
@@ -223,7 +231,7 @@ class Failback:
             if choice.mode == FailoverMode.BEGIN:
                 if lost:
                     self._reset(lost, decide_lost, choice=choice, here=here, there=there, states=states)
-                    divergence = diverged(self.away, self.ledger, there, here, {})  # records may have come meanwhile
+                    divergence = self._diverged(there, here, {})  # records may have come meanwhile
                     self._require_no_open_transaction(divergence)
                     self._require_decision(choice, divergence, decide)
                     if export and divergence.records:
@@ -232,7 +240,7 @@ class Failback:
                 return replace(begun, lost=lost)
 
         def require_nothing_since(there: Cluster, here: Cluster) -> None:
-            since = diverged(self.away, self.ledger, there, here, divergence.ends)
+            since = self._diverged(there, here, divergence.ends)
             self._require_no_open_transaction(since)
             self._require_decision(choice, since, decide)
 
@@ -246,6 +254,9 @@ class Failback:
         ).carry_out(choice)
         reopened = self._reopen() if result.generation else 0
         return FailbackResult(self.away.name, choice.mode, divergence, failover=result, reopened=reopened)
+
+    def _diverged(self, there: Cluster, here: Cluster, differs_from: Mapping[PartitionKey, int]) -> Divergence:
+        return diverged(self.away, self.home, self.ledger, source=there, target=here, differs_from=differs_from)
 
     def _require_decision(self, choice: Choice, divergence: Divergence, decide: str) -> None:
         """Requires that the operator has decided about the records that have diverged."""
@@ -277,6 +288,14 @@ class Failback:
                 f"flow {self.away.name}: on cluster {self.away.source}, {what}. Then run the same command again. The "
                 "records may have diverged, so no group was touched, and nothing was decided"
             )
+
+    def _mind_open_transactions(self, choice: Choice, divergence: Divergence) -> None:
+        """Lets a plan tell of the open transactions that stop a rehearsal. `begin` and `run` look at them later."""
+        if choice.mode == FailoverMode.REHEARSE:
+            self._require_no_open_transaction(divergence)
+        for key, hidden in divergence.hidden.items():
+            detail = hidden.about(key, self.away.source_connection.bootstrap_servers)
+            log.warning(event("records_hidden", flow=self.away.name, cluster=self.away.source, detail=detail))
 
     def _end_own_transactions(self, there: Cluster) -> None:
         """Aborts what a run of the flow home that has died has left open."""

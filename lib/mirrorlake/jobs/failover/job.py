@@ -402,7 +402,8 @@ class Failover:
         states = offset_syncs.read_all_states(source, back.offset_syncs_topic, back.connect_timeout_ms)
         opened = promoted_topics(states.values()) & topics
         if opened:
-            generation = begin_again(back, source, Beginning(demotes=opened))
+            stays = closed_for(states.values())  # the flow as a whole
+            generation = begin_again(back, source, Beginning(demotes=opened, closes=stays))
             log.info(event("topics_opened", flow=back.name, generation=generation, topics=",".join(sorted(opened))))
 
     def _topics(self, situation: Situation, wanted: NameFilter) -> frozenset[str]:

@@ -72,12 +72,15 @@ class Losses:
         return self.before_mirror + self.lost + self.expired
 
 
+SpanKey = tuple[str, PartitionKey, PartitionKey]  # group, and topics and partitions of source and target
+
+
 class Span(NamedTuple):
     """A row of SPANS: a position and its place.
 
     `log_start` is the start of the source's log; None if it is unknown. `first_start` is the first source offset that
-    is mirrored to the place's log, or the flow's position if no record is; None if neither is known, or if the flow
-    does not mirror the topic there. `target_start` is the start of that log.
+    the flow has mirrored to the place's log, or the flow's position if no record is; None if neither is known, or if
+    the flow does not mirror the topic there. `target_start` is the start of that log.
     """
 
     group_id: str
@@ -90,10 +93,14 @@ class Span(NamedTuple):
     first_start: int | None
     target_start: int | None
 
+    @property
+    def key(self) -> SpanKey:
+        return self.group_id, (self.topic, self.partition), (self.target_topic, self.target_partition)
+
 
 def losses_ahead(
     spark: SparkSession, spans: Iterable[Span], gaps: DataFrame, pieces: DataFrame
-) -> dict[tuple[str, PartitionKey, PartitionKey], Losses]:
+) -> dict[SpanKey, Losses]:
     """Counts what each group will never see.
 
     Args:

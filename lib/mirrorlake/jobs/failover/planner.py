@@ -3,7 +3,7 @@ reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.jobs.checkpoint import group_positions, target_groups
 from mirrorlake.jobs.checkpoint.group_positions import SeenIn, Standing
 from mirrorlake.jobs.checkpoint.target_groups import TargetGroup
-from mirrorlake.jobs.failover.losses import Losses, Span, losses_ahead
+from mirrorlake.jobs.failover.losses import Losses, Span, SpanKey, losses_ahead
 from mirrorlake.jobs.failover.plan import BLOCKS, BlockKind, Choice, Line, blocks_of, not_mirrored_text
 from mirrorlake.jobs.failover.snapshot import Situation
 from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
@@ -24,7 +24,7 @@ from mirrorlake.protocol.group_requests import idle_groups
 from mirrorlake.protocol.network.response_error import is_denied
 from mirrorlake.protocol.probes.permissions import denied_commits
 from mirrorlake.reasons import PositionReason
-from mirrorlake.state.backlog import between, uncarried
+from mirrorlake.state.backlog import EXACT_OFFSETS, between, uncarried, unmirrored
 from mirrorlake.translation import two_way
 from mirrorlake.translation.log_starts import at_log_start, place_of
 from mirrorlake.translation.sql_join import POSITIONS
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 NO_TOPIC = "the flow does not have this topic"
 NOT_YET = BLOCKS[BlockKind.NOT_MIRRORED_YET]
+MERGED = (
+    "several topics are merged into the remote topic, and the group's positions in them are different places there; it "
+    "would read again what is behind the first of these places"
+)
 SHARED = "other programs write to the remote topic too (mirrorlake.topics.shared), and no flow back is enabled"
 CLOCKS_DIFFER_S = 300  # as clocks of machines do
 NO_LOSSES = Losses()
@@ -52,7 +56,7 @@ class Draft:
     line: Line
     reason: str | None
     is_complete: bool
-    first_start: int | None = None  # first source offset that is mirrored to the line's place
+    own_start: int | None = None  # first source offset that the flow has mirrored to the line's place
     losses: Losses = NO_LOSSES
 
 
@@ -99,6 +103,7 @@ class PlanMaker:
         ]
         denied = self._denied([draft.line for draft in placed])
         rewound = self._rewound([draft.line for draft in placed], choice)
+        uneven = _unevenly_read([draft.line for draft in placed])
         lines = [
             self._judged(
                 draft,
@@ -107,6 +112,7 @@ class PlanMaker:
                 uncarried=skipped.get(_place(draft.line), 0),
                 denied=denied.get(draft.line.group_id, ""),
                 is_rewound=(draft.line.group_id, draft.line.topic, draft.line.partition) in rewound,
+                is_uneven=_group_place(draft.line) in uneven,
             )
             for draft in (*placed, *placeless)
         ]
@@ -123,8 +129,8 @@ class PlanMaker:
         situation, now = self._situation, self._situation.looked_at
         behind = {
             key
-            for key, unmirrored in situation.lags.items()
-            if unmirrored.records > choice.max_lag and not self.flow.policy.is_heartbeats_topic(key[0])
+            for key, lag_there in situation.lags.items()
+            if lag_there.records > choice.max_lag and not self.flow.policy.is_heartbeats_topic(key[0])
         }
         unread = {key for key in situation.unread if self.flow.mirrors_topic(key[0])}
         of_kinds = (
@@ -196,7 +202,7 @@ class PlanMaker:
             one = by_key[row["group_id"], row["topic"], row["partition"]]
             target_offset = on_target[one.group_id].offsets.get(place_of(row))
             line = self._line(one, row, target_offset)
-            drafts.append(Draft(line, row["reason"], row["is_complete"], row["first_start"]))
+            drafts.append(Draft(line, row["reason"], row["is_complete"], row["own_start"]))
         losses, counted = self._losses(drafts, starts), self._against_target([draft.line for draft in drafts])
         return [
             replace(draft, line=replace(draft.line, re_reads=re_reads, skips=skips, lost=lost.offsets), losses=lost)
@@ -232,13 +238,13 @@ class PlanMaker:
         """Counts the records ahead of each line's group that it will never see on the target, by the starts of logs."""
         situation, flow = self._situation, self.flow
         spans: list[Span] = []
-        for line, first_start in ((draft.line, draft.first_start) for draft in drafts):
+        for line, own_start in ((draft.line, draft.own_start) for draft in drafts):
             if not line.has_place or line.upstream_offset is None:
                 continue
             _, key, place = _span_key(line)
             is_mine = flow.mirrors_topic(key[0]) and place[0] == flow.policy.remote_topic(key[0])
             position = situation.positions.get(key)
-            begins = position.upstream_next if first_start is None and position else first_start
+            begins = position.upstream_next if own_start is None and position else own_start
             spans.append(
                 Span(
                     line.group_id,
@@ -251,7 +257,36 @@ class PlanMaker:
                 )
             )
         found = losses_ahead(self.spark, spans, situation.gaps, situation.pieces)
+        found |= self._without_brought(spans, found)
         return [found.get(_span_key(draft.line), NO_LOSSES) for draft in drafts]
+
+    def _without_brought(
+        self, spans: Iterable[Span], found: Mapping[SpanKey, Losses]
+    ) -> Iterator[tuple[SpanKey, Losses]]:
+        """Counts anew what is before the flow's first run, without the records that the flow back has brought there.
+
+        Yields:
+            The losses of the spans that this changes.
+        """
+        late = {span: of for span in spans if (of := found.get(span.key, NO_LOSSES)).before_mirror}
+        keys = {span.key[1] for span in late}
+        brought = two_way.ranges_brought(self._situation.pieces, keys) if keys and self._back is not None else {}
+        counts: dict[tuple[PartitionKey, int], int] = {}
+        for span, losses in late.items():
+            key, start, end = span.key[1], max(span.upstream_offset, span.log_start or 0), span.first_start or 0
+            if key not in brought:
+                continue
+            if (key, start) not in counts:
+                counts[key, start] = self._not_brought(key, start, end, brought[key])
+            yield span.key, replace(losses, before_mirror=min(losses.before_mirror, counts[key, start]))
+
+    def _not_brought(self, key: PartitionKey, start: int, end: int, brought: Iterable[tuple[int, int]]) -> int:
+        """Returns the number of records in a range of the source that the flow back has not brought; at most, where the
+        source is dead or the range is long."""
+        source = self._situation.source
+        if source is not None and end - start <= EXACT_OFFSETS:
+            return unmirrored(source, self.flow, {key: start}, {key: end})[key].records
+        return sum(behind - first for first, behind in between(start, end, brought))
 
     def _denied(self, lines: list[Line]) -> dict[str, str]:
         """Returns the groups for which this principal may not commit their new offsets, with the missing permission."""
@@ -310,6 +345,7 @@ class PlanMaker:
         uncarried: int,
         denied: str = "",
         is_rewound: bool = False,
+        is_uneven: bool = False,
     ) -> Line:
         """Adds to a line what speaks against it, and what of that is accepted."""
         line = draft.line
@@ -330,6 +366,8 @@ class PlanMaker:
         )
         if self.flow.topics_shared and self._back is None and line.has_place:
             blocks = (*blocks, (BlockKind.NOT_COVERED, SHARED))
+        elif is_uneven:
+            blocks = (*blocks, (BlockKind.NOT_COVERED, MERGED))
         accepted = {kind for kind, _ in blocks} & choice.accept
         return replace(line, blocks=blocks, accepted=tuple(sorted(accepted)))
 
@@ -469,7 +507,7 @@ class PlanMaker:
         carried_to, places = self._situation.carried_to, {_place(line) for line in lines if line.has_place}
         ends: dict[PartitionKey, int] = {}
         for key, place in places:
-            if key in carried_to and place > carried_to[key]:
+            if key in carried_to and place > carried_to[key] and key not in self._unread_logs:
                 ends[key] = max(place, ends.get(key, 0))
         if not ends or self._back is None:
             return {}
@@ -512,18 +550,27 @@ class PlanMaker:
         return found
 
 
+def _group_place(line: Line) -> tuple[str, PartitionKey]:
+    return line.group_id, _place(line)[0]
+
+
+def _unevenly_read(lines: Iterable[Line]) -> set[tuple[str, PartitionKey]]:
+    """Returns the groups and remote partitions in which several topics are merged, of which the group has read unlike
+    parts: what it has read lies between what it has not."""
+    offsets: dict[tuple[str, PartitionKey], set[int]] = {}
+    for line in filter(lambda line: line.has_place, lines):
+        offsets.setdefault(_group_place(line), set()).add(_place(line)[1])
+    return {place for place, found in offsets.items() if len(found) > 1}
+
+
 def _one_for_each_place(lines: list[Line]) -> list[Line]:
     """Leaves each group one offset in a remote partition. Where it has read several topics that are merged there, the
     least one skips nothing of any of them."""
-
-    def place_of(line: Line) -> tuple[str, PartitionKey]:
-        return line.group_id, _place(line)[0]
-
     chosen: dict[tuple[str, PartitionKey], Line] = {}
     for line in sorted(filter(lambda line: line.has_place, lines), key=lambda line: _place(line)[1]):
-        chosen.setdefault(place_of(line), line)
+        chosen.setdefault(_group_place(line), line)
     return [
-        line if not line.has_place or chosen[place_of(line)] is line else replace(line, downstream_offset=None)
+        line if not line.has_place or chosen[_group_place(line)] is line else replace(line, downstream_offset=None)
         for line in lines
     ]
 
@@ -554,7 +601,7 @@ def stale_by(line: Line, choice: Choice, now: datetime) -> str:
     )
 
 
-def _span_key(line: Line) -> tuple[str, PartitionKey, PartitionKey]:
+def _span_key(line: Line) -> SpanKey:
     return line.group_id, (line.topic or "", line.partition or 0), _place(line)[0]
 
 

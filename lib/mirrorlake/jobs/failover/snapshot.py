@@ -211,7 +211,7 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         hidden=logs.hidden,
         unread=logs.unread,
         lags=logs.lags,
-        carried_to=_carried_to(flow, back, back_states, known) if source is not None else {},
+        carried_to=_carried_to(flow, back, back_states, known, former) if source is not None else {},
         seen={} if source is not None else ends_seen(ledger, flow),
         pieces=pieces,
         known=ledger.spark.createDataFrame(known, two_way.KNOWN),
@@ -419,11 +419,16 @@ def _known(
 
 
 def _carried_to(
-    flow: Flow, back: Flow | None, states: Mapping[int, SlotState], known: Iterable[tuple[Any, ...]]
+    flow: Flow,
+    back: Flow | None,
+    states: Mapping[int, SlotState],
+    known: Iterable[tuple[Any, ...]],
+    former: Set[PartitionKey],
 ) -> dict[PartitionKey, int]:
     """Returns the positions of the flow back in the partitions that both flows write.
 
-    A flow back that has never run has position 0, but only if the topics are shared. One that was failed over has left
+    A flow back that has never run has position 0, but only if the topics are shared; so has one whose position is of a
+    former log. One that was failed over has left
     behind what is after its positions. MirrorMaker 2 carries one that was handed back, so that it has no positions.
     """
     is_handed_back = closed_for(states.values()) is ClosedFor.HANDBACK
@@ -431,7 +436,7 @@ def _carried_to(
         return {}
     positions = merge_positions(states.values())
     there = {row[-2:] for row in known if row[-2] is not None and back.mirrors_topic(row[-2])}
-    return {key: positions[key].upstream_next if key in positions else 0 for key in there}
+    return {key: positions[key].upstream_next if key in positions and key not in former else 0 for key in there}
 
 
 def _resets(ledger: Ledger, flow: Flow) -> dict[PartitionKey, LogReset]:

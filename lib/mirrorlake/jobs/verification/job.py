@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -56,6 +56,7 @@ from mirrorlake.ledger import views
 from mirrorlake.ledger.store import Ledger, rows_of_pair, standing_differences
 from mirrorlake.log import ending, event
 from mirrorlake.metrics import of_process
+from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.reasons import NotCompared
@@ -126,7 +127,8 @@ class Verification:
             partitions = with_late(partitions, logs.still_late(late))
         is_neutral = is_exempt(partitions) or (
             scope.mode == VerificationMode.INCREMENTAL
-            and not any(one.is_covered or one.unmirrored or one.is_unreadable for one in partitions)
+            and not any(one.unmirrored or one.is_unreadable for one in partitions)
+            and self._are_past(one for one in partitions if one.is_covered)
             and any(scope.has(row["topic"]) for row in self._passed(scope).select("topic").distinct().collect())
         )
         results = [] if is_neutral else self._gate.evaluate(gate_frame(partitions), flow.name, verification_id)
@@ -160,6 +162,16 @@ class Verification:
             ),
         )
         return result
+
+    def _are_past(self, covered: Iterable[PartitionVerification]) -> bool:
+        """Returns True if no log has a record of these partitions any more, and no difference stands in them: their map
+        was there before, and no verification can ever pass it."""
+        found = list(covered)
+        if any(one.status is not VerificationStatus.NOT_COMPARABLE for one in found):
+            return False
+        standing = standing_differences(self.ledger.of_flow("verifications", self.flow)) if found else None
+        rows = standing.select("topic", "partition").distinct().collect() if standing is not None else []
+        return not {(one.topic, one.partition) for one in found} & {(row[0], row[1]) for row in rows}
 
     # -- comparing ----------------------------------------------------------------------------------
 
@@ -302,7 +314,7 @@ class Verification:
             chosen, frame, is_shared=self.flow.topics_shared, fraction=scope.fraction, seed=version
         ).localCheckpoint()
         if scope.mode != VerificationMode.SAMPLE:
-            return VerifiedMap(found, cut, self.flow.topics_shared)
+            return VerifiedMap(found, cut, self.flow.topics_shared, dropped=self._dropped())
         known = recognised(cut, self.flow).localCheckpoint()
         failed = known.filter("error IS NOT NULL").first()
         if failed is not None:
@@ -321,7 +333,14 @@ class Verification:
             self.flow.topics_shared,
             is_partial=True,
             digested={(row[0], row[1]): row[2] for row in digested},
+            dropped=self._dropped(),
         )
+
+    def _dropped(self) -> list[tuple[str, int, int, int]]:
+        """Returns topic, partition and offsets of the records that failbacks have left on the source for good."""
+        gaps = rows_of_pair(views.read(self.ledger, "current_gaps"), self.flow.source, self.flow.target)
+        dropped = gaps.filter(gaps.kind == GapKind.DROPPED)
+        return [tuple(row) for row in dropped.select("topic", "partition", "from_offset", "to_offset").collect()]
 
     def _bound_tails(
         self,
@@ -372,9 +391,8 @@ class Verification:
             "topics": result.topics,
         }
         rows = [partition.row() for partition in result.partitions]
-        if not any(
-            partition.is_covered or partition.unmirrored for partition in result.partitions
-        ):  # a row about the whole flow makes the failure visible
+        says_something = any(partition.is_covered or partition.unmirrored for partition in result.partitions)
+        if result.is_neutral or not says_something:  # a row about the whole flow makes it, or its failure, visible
             whole = {**PartitionVerification("", 0).row(), "topic": None, "partition": None}
             status = VerificationStatus.NOTHING_NEW if result.is_neutral else whole["status"]
             rows.append({**whole, "status": status, "detail": result.statement()})

@@ -6,7 +6,7 @@ Spark's Kafka source reads the records, as any read_committed consumer would get
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from mirrorlake.state.backlog import unmirrored
 from mirrorlake.state.closure import is_closed, promoted_topics
 from mirrorlake.state.offset_syncs import STATE_AND_MARKER, read_all_states
 from mirrorlake.state.provenance import telling_topics
+from mirrorlake.translation.awaited import former_remotes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +40,7 @@ KAFKA = """
   key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT,
     headers ARRAY<STRUCT<key: STRING, value: BINARY>>
 """
+RANGE = "topic STRING, partition INT, from_offset BIGINT, to_offset BIGINT"
 HIDDEN = (
     "Nobody can tell whether all its records are mirrored. Nothing was compared. If the right can't be granted, verify "
     "the other topics (parameter topics)"
@@ -225,15 +227,24 @@ class FlowLogs:
 
     # -- records ------------------------------------------------------------------------------------
 
-    def source_fingerprints(self, bounds: Bounds) -> DataFrame:
+    def source_fingerprints(self, bounds: Bounds, dropped: Sequence[tuple[str, int, int, int]] = ()) -> DataFrame:
         """Returns `compare.fingerprints` of the source, with left_out: true for records that other flows brought and
-        this flow does not mirror."""
+        this flow does not mirror, and for those that an operator has dropped.
+
+        Args:
+            bounds: the offsets to read.
+            dropped: topic, partition, and the offsets from which and to which the records were dropped.
+        """
         from pyspark.sql import functions as F
 
         records = fingerprints(self._records("source", bounds))
-        if not self._flow.minds_provenance:
+        ranges = [self._brought()] if self._flow.minds_provenance else []
+        if dropped:
+            ranges.append(self._spark.createDataFrame([*dropped], RANGE))
+        if not ranges:
             return records.withColumn("left_out", F.lit(False))
-        found = located(records, self._brought(), on=("topic", "partition"), start="from_offset", end="to_offset")
+        left_out = ranges[0] if len(ranges) == 1 else ranges[0].unionByName(ranges[1])
+        found = located(records, left_out, on=("topic", "partition"), start="from_offset", end="to_offset")
         return found.select(*records.columns, F.col("range").isNotNull().alias("left_out"))
 
     def target_fingerprints(self, bounds: Bounds) -> DataFrame:
@@ -339,12 +350,27 @@ class FlowLogs:
         )
         keys = [(topic.name, partition) for topic in found for partition in topic.leaders]
         runs = self._runs("source", self._starts(self._source, keys)).filter("NOT inferred")
-        return runs.select(
+        brought = runs.select(
             F.col("target_topic").alias("topic"),
             F.col("target_partition").alias("partition"),
             F.col("downstream_start").alias("from_offset"),
             F.col("downstream_end").alias("to_offset"),
         )
+        former = self._former_remotes(topic.name for topic in found)
+        if not former:
+            return brought
+        of_former = self._spark.createDataFrame(sorted(former), "topic STRING, partition INT")
+        return brought.join(F.broadcast(of_former), ["topic", "partition"], "left_anti")
+
+    def _former_remotes(self, telling: Iterable[str]) -> set[PartitionKey]:
+        """Returns partitions of the source whose topic is not the one that a flow to it has written."""
+        positions = [
+            position
+            for topic in telling
+            for position in merge_positions(read_all_states(self._source, topic, self._timeout_ms).values()).values()
+        ]
+        there = self._source.refresh({one.target_topic for one in positions}, self._timeout_ms, operations=True)
+        return former_remotes(positions, {name: topic.topic_id for name, topic in there.items()})
 
     def _starts(self, cluster: Cluster, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
         return cluster.offsets(keys, EARLIEST_TIMESTAMP, self._timeout_ms) if keys else {}

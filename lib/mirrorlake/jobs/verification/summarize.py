@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -53,6 +53,7 @@ class VerifiedMap:
         is_shared: true if other programs write to the remote topics.
         is_partial: true if not all segments are judged.
         digested: number of recognised records of each partition.
+        dropped: ranges of source offsets that an operator has dropped (`FlowLogs.source_fingerprints`).
     """
 
     extents: Mapping[PartitionKey, Extent]
@@ -60,6 +61,7 @@ class VerifiedMap:
     is_shared: bool
     is_partial: bool = False
     digested: Mapping[PartitionKey, int] | None = None
+    dropped: Sequence[tuple[str, int, int, int]] = ()
 
     def totals(self) -> dict[PartitionKey, Any]:
         """Returns sums over the judged segments, by partition, and the bounds of the offsets to read (null if there are
@@ -203,7 +205,7 @@ def _compare(of_map: VerifiedMap, logs: FlowLogs, totals: Mapping[PartitionKey, 
             )
             known = there.get(extent.remote, (start, end))
             there[extent.remote] = min(start, known[0]), max(end, known[1])
-    source = logs.source_fingerprints(here)
+    source = logs.source_fingerprints(here, of_map.dropped)
     if of_map.is_partial:
         judged = located(
             source, of_map.segments, on=("topic", "partition"), start="upstream_from", end="upstream_end"
@@ -337,7 +339,8 @@ def _notes(
         )
     if left_out:
         yield (
-            f"{left_out:,} records were not compared: other flows, other producers or another mirror have written them"
+            f"{left_out:,} records were not compared: other flows, other producers or another mirror have written "
+            "them, or a failback has dropped them (table gaps)"
         )
     if extent.elsewhere:
         yield f"{extent.elsewhere:,} records were mirrored to another remote topic before, and not compared"
