@@ -133,7 +133,8 @@ ALERTS = (
           SELECT source, target, max(finished_at) AS passed_at FROM (
             SELECT source, target, max(finished_at) AS finished_at FROM {{verifications}}
             WHERE mode IN ('full', 'incremental') AND topics IS NULL GROUP BY source, target, verification_id
-            HAVING bool_or(passed OR status = 'nothing_new') AND NOT bool_or(status IN ('different', 'not_mirrored'))
+            HAVING bool_or(passed OR status = 'nothing_new')
+              AND NOT bool_or(status IN ('different', 'not_mirrored') OR coalesce(unmirrored, 0) > 0)
           ) GROUP BY source, target
         ) v ON v.source = c.source AND v.target = c.target""",
         UNVERIFIED_HOURS,

@@ -69,7 +69,10 @@ UNWELL: Rows = {
     "expectation_results": [{**REFUSED, "evaluated_at": ago(minutes=5)}],
     "gaps": [gap(2, "t", 0, (101, 120), "retention", 100, "10:00:00", **FLOW, committed_at=ago(hours=2))],
     "checkpoints": [checkpoint("g", "t", 0, (9, 9), "11:00:00", sync="refused", **FLOW)],
-    "verifications": [verification(2, "t", 0, (0, 100), "11:00:00", passed=False, **FLOW, finished_at=ago(hours=2))],
+    "verifications": [
+        verification(2, "t", 0, (0, 100), "11:00:00", passed=False, **FLOW, finished_at=ago(hours=2)),
+        verification(3, "t", 0, (0, 9), "11:00:00", **NEW, unmirrored=7, finished_at=ago(hours=1)),  # records are late
+    ],
     "counts": [counted("t", 2, 11, (100, 150), "13:00:00", **FLOW, window_start=ago(hours=26))],
     "cycles": [
         *({**row, **OTHER} for row in (cycle("mirror", ago(hours=1), 500), cycle("checkpoint", ago(hours=1)))),

@@ -39,6 +39,7 @@ def reports(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, F
         [orders, {**late, "status": "not_mirrored"}],
         [orders, {**short, "status": "not_comparable"}],
         [orders, {**masked, "detail": NotCompared.NOT_IN_MAP.value}],  # it was mirrored afterwards
+        [{**orders, "unmirrored": 7}],
     ]
     ledger = ledger_in(spark, "report_rows", tmp_path_factory.mktemp("report"))
     runs = [run(1, "customers", 0, (0, 100), 0, "10:00:00"), run(2, "orders", 0, (0, 200), 0, "10:30:00")]
@@ -57,6 +58,7 @@ def reports(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, F
         (3, 1),  # the newest one had nothing to compare
         (4, 1),  # records are late
         (5, 0),  # nothing is left to compare
+        (7, 1),  # records are late, behind others that are equal
     ],
 )
 def test_a_verification_counts_as_failed_while_what_it_has_found_stands(

@@ -226,6 +226,9 @@ def test_the_tables_tell_of_gates_verifications_and_anomalies(tmp_path: Path) ->
         {"job": "checkpoint", "finished_at": ago(10), "unfinished": 1},
         {"job": "mirror", "finished_at": ago(9), "unfinished": None},
         {"job": "mirror", "finished_at": ago(60 * 30), "unfinished": None},
+        {"source": "c", "job": "checkpoint", "finished_at": ago(60 * 30), "unfinished": 3},
+        {"source": "c", "job": "mirror", "finished_at": ago(1), "unfinished": None},
+        {"source": "d", "job": "mirror", "finished_at": ago(1), "unfinished": None},
     )
     gate = {"subject": "a->b", "suite": "offset_syncs", "evaluated_at": ago(12)}
     put("expectation_results", {**gate, "success": False, "cycle_id": "1"}, {**gate, "success": True, "cycle_id": "2"})
@@ -238,8 +241,13 @@ def test_the_tables_tell_of_gates_verifications_and_anomalies(tmp_path: Path) ->
     verdict = {"topic": "t", "partition": 0, "mode": "full", "status": "different", "passed": False}
     equal = {**verdict, "status": "equal", "passed": True}
     sample = {**equal, "mode": "sample", "finished_at": ago(1)}  # says nothing of the difference
-    put("verifications", {**equal, "finished_at": ago(4)}, {**verdict, "finished_at": ago(2)}, sample)
-    found = histories(LocalTables(tmp_path, "mirrorlake"), now=now)["a->b"]
+    old = {**verdict, "source": "c", "finished_at": ago(60 * 50)}
+    put("verifications", {**equal, "finished_at": ago(4)}, {**verdict, "finished_at": ago(2)}, sample, old)
+    flows = histories(LocalTables(tmp_path, "mirrorlake"), now=now)
+    quiet = flows["c->b"]
+    assert (quiet.checkpointed_s, quiet.not_equal) == (108_000, 1), "neither is forgotten after a day"
+    assert flows["d->b"].checkpointed_s is None, "it never had a checkpoint job"
+    found = flows["a->b"]
     assert (found.not_equal, found.problem) == (1, "the last verification found differences in 1 partitions")
     assert FlowHistory().problem == ""
 

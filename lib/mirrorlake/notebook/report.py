@@ -371,13 +371,17 @@ class _Reader:
         named = self._named(rows)
         wrong = self._named(standing_differences(rows)).select("flow", "topic", "partition")
         newest = named.groupBy("flow", "topic", "partition").agg(
-            F.max_by("status", F.struct("finished_at", "upstream_to")).alias("status"),
+            *(
+                F.max_by(value, F.struct("finished_at", "upstream_to")).alias(name)
+                for name, value in (("status", F.col("status")), ("late", F.coalesce("unmirrored", F.lit(0)) > 0))
+            ),
             F.max("finished_at").alias("finished_at"),
         )
         last = named.groupBy("flow").agg(F.max("finished_at").alias("last"), F.max("passed").alias("passed"))
         in_vain = F.col("topic").isNull() & (F.col("finished_at") == F.col("last"))
         in_vain &= F.col("status") != VerificationStatus.NOTHING_NEW
-        behind = newest.join(last, "flow").filter((F.col("status") == VerificationStatus.NOT_MIRRORED) | in_vain)
+        is_late = (F.col("status") == VerificationStatus.NOT_MIRRORED) | F.col("late")
+        behind = newest.join(last, "flow").filter(is_late | in_vain)
         failed = wrong.unionByName(behind.select(*wrong.columns)).distinct()
         counted = failed.groupBy("flow").agg(F.count("*").alias("failed"))
         judged = last.select("flow", "passed").join(counted, "flow", "left")

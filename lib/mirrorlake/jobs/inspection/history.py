@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +15,9 @@ from mirrorlake.ledger.local_tables import LocalTables
 HOURS = 24.0
 ONCE = ("failover", "takeover")  # what an operator runs shows its result by itself
 ONE_EVALUATION = timedelta(seconds=1)  # rows of earlier versions have a time each
+
+
+EVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -66,20 +69,33 @@ def histories(tables: LocalTables, hours: float = HOURS, now: datetime | None = 
         return found.setdefault(f"{row['source']}->{row['target']}", {"anomalies": {}})
 
     flow = ("source", "target")
-    for row in tables.newest("cycles", (*flow, "job"), ("unfinished",), "finished_at", since):
+    cycles = tables.newest("cycles", (*flow, "job"), ("unfinished",), "finished_at", since)
+    for row in (*cycles, *_silent(tables, cycles)):
         age_s = (now - _utc(row["finished_at"])).total_seconds()
         if row["job"] == CycleJob.MIRROR:
             of(row)["mirrored_s"] = age_s
         elif row["job"] == CycleJob.CHECKPOINT:
             of(row).update(checkpointed_s=age_s, unfinished=row["unfinished"])
     _gates(tables, since, found)
-    _verifications(tables, since, of)
+    _verifications(tables, of)
     oddities = tables.newest("anomalies", (*flow, "kind"), ("topic", "partition", "detail"), "detected_at", since)
     for row in sorted(oddities, key=lambda row: _utc(row["detected_at"])):
         one, where = of(row), f" of {row['topic']}-{row['partition']}" if row["topic"] else ""
         one["anomalies"][row["kind"]] = row["rows"]
         one["newest_anomaly"] = f"{row['kind']}{where}: {row['detail'] or ''}"
     return {name: _judged(FlowHistory(**values)) for name, values in found.items()}
+
+
+def _silent(tables: LocalTables, cycles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the last cycle of each checkpoint job that was silent for as long as `cycles` reaches back, while its
+    mirror job was not."""
+    jobs = {(row["source"], row["target"], row["job"]) for row in cycles}
+    silent = {of[:2] for of in jobs if of[2] == CycleJob.MIRROR and (*of[:2], CycleJob.CHECKPOINT) not in jobs}
+    if not silent:
+        return []
+    checkpoint = {"job": CycleJob.CHECKPOINT.value}
+    ever = tables.newest("cycles", ("source", "target", "job"), (), "finished_at", EVER, checkpoint)
+    return [{**row, "unfinished": None} for row in ever if (row["source"], row["target"]) in silent]
 
 
 def _gates(tables: LocalTables, since: datetime, found: dict[str, dict[str, Any]]) -> None:
@@ -101,11 +117,15 @@ def _gates(tables: LocalTables, since: datetime, found: dict[str, dict[str, Any]
             found[subject]["failing"] = (*found[subject].get("failing", ()), suite)
 
 
-def _verifications(tables: LocalTables, since: datetime, of: Any) -> None:
+def _verifications(tables: LocalTables, of: Any) -> None:
+    """Counts the partitions in which a difference stands, however long ago it was found."""
     verdict = ("source", "target", "topic", "partition", "status", "mode")
     newest: dict[tuple[Any, ...], Any] = {}
+    differ = {"status": VerificationStatus.DIFFERENT.value}
+    if not tables.newest("verifications", verdict, (), "finished_at", EVER, differ):
+        return
     for row in sorted(
-        tables.newest("verifications", verdict, ("passed",), "finished_at", since),
+        tables.newest("verifications", verdict, ("passed",), "finished_at", EVER),
         key=lambda row: _utc(row["finished_at"]),
     ):
         key = row["source"], row["target"], row["topic"], row["partition"]
