@@ -124,7 +124,8 @@ async def _count(
     ):
         if is_aborted or batch.is_control or await _is_brought(provenance, batch):
             continue
-        records += min(batch.records, batch.end_offset - start)  # the position may be within the first batch
+        inside = min(batch.end_offset, end) - max(batch.base_offset, start)  # of the first batch, and of the last one
+        records += min(batch.records, inside)
         oldest = batch.first_timestamp if oldest is None else oldest
         if not is_exact:
             break
