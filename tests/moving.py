@@ -100,6 +100,7 @@ def home_of(world: World) -> World:
         dict(world.properties),
         world.target_alias,
         world.alias,
+        due=world.due,  # both write to the same tables
     )
     other.properties |= {f"{other.flow_name}.enabled": "true", f"{world.flow_name}.enabled": "true"}
     other.write_config()

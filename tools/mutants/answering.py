@@ -105,10 +105,28 @@ ANSWERING = (
         (f"{FAILOVERS}::test_a_group_whose_coordinator_is_away_is_named_by_the_plan_and_not_left_behind_in_silence",),
     ),
     Mutant(
+        "a group that skips records before a late start of the flow home has no block",
+        "jobs/failover/planner.py",
+        'row["is_complete"], row["own_start"]))',
+        'row["is_complete"], 0))',
+        (
+            "tests/kafka/test_failback.py::test_records_before_the_start_of_the_flow_home_are_told_though_the_flow_away_has_written_before_them",
+        ),
+    ),
+    Mutant(
+        "a start of a log that is not told now is 0",
+        "translation/log_starts.py",
+        "            self._asked, self.unread, self._due = set(), set(), self._clock() + LOOK_S\n",
+        "            self._asked, self.unread, self._starts, self._due = set(), set(), {}, self._clock() + LOOK_S\n",
+        (
+            "tests/unit/test_log_starts.py::test_a_start_that_is_not_told_now_is_the_last_one_and_one_that_was_never_told_is_not_guessed",
+        ),
+    ),
+    Mutant(
         "a group gets an offset in a merged partition for each of its topics",
         "jobs/failover/planner.py",
-        "if not line.has_place or chosen[place_of(line)] is line else",
-        "if not line.has_place or chosen[place_of(line)] else",
+        "if not line.has_place or chosen[_group_place(line)] is line else",
+        "if not line.has_place or chosen[_group_place(line)] else",
         (
             "tests/unit/test_failover_plan.py::test_a_group_of_several_topics_that_are_merged_gets_the_offset_that_skips_nothing",
         ),

@@ -1252,9 +1252,16 @@ PLANNING = (
     Mutant(
         "a first start that dies half-way forgets the start offsets of other slots",
         "state/generation.py",
-        "            if is_bound\n",
-        "            if new\n",
+        "if _is_bound(added, states) else set()\n",
+        "\n",
         (f"{EXACTLY_ONCE}::test_an_interrupted_first_start_forgets_no_start_offset",),
+    ),
+    Mutant(
+        "a take-over that dies half-way forgets the start offsets of other slots",
+        "state/generation.py",
+        "new.keys() & belonging)",
+        "new.keys())",
+        ("tests/kafka/test_takeover.py::test_a_takeover_that_died_half_way_is_completed_by_the_next",),
     ),
     Mutant(
         "a job takes its own opening state for that of a newer job",
@@ -1320,8 +1327,8 @@ TRANSLATING = (
     Mutant(
         "a topic that was created anew is translated by the map of the former one",
         "translation/awaited.py",
-        "    if position.topic_id and topic_id and position.topic_id != topic_id:\n",
-        "    if False:\n",
+        "    return bool(position.topic_id and topic_id) and position.topic_id != topic_id\n",
+        "    return False\n",
         (f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so",),
     ),
     Mutant(
