@@ -72,7 +72,9 @@ def checkpoint(config: str, flow: str, trigger: str, run_for: str, **place: str)
 
 @click.command()
 @options.one_flow
-@click.option("--dry-run", is_flag=True, envvar=options.variable("dry_run"), help="show the plan, and change nothing")
+@click.option(
+    "--dry-run", is_flag=True, envvar=options.variable("dry_run"), help="show the plan, and change no cluster"
+)
 @options.common
 def topics(config: str, flow: str, dry_run: bool, **place: str) -> int:
     """Create, grow and configure remote topics, or show the plan."""
