@@ -63,13 +63,14 @@ def test_records_of_a_topic_created_anew_are_late_by_their_own_log_and_until_it_
 def test_records_of_a_topic_created_anew_came_from_nobody_though_a_flow_back_had_written_at_their_offsets(
     world: World,
 ) -> None:
-    home = both_ways(world, **IDENTITY)
+    home = both_ways(world, **IDENTITY, **{"mirrorlake.on.loss": "continue"})
     topic = world.topic(partitions=1)
+    write(world, topic, 1)
     world.mirror()
     home.produce(topic, 10, 1)
     home.mirror()
     with logs_of(world) as logs:
-        assert logs.source_fingerprints({(topic, 0): (0, 10)}).filter("left_out").count() == 10
+        assert logs.source_fingerprints({(topic, 0): (0, 11)}).filter("left_out").count() == 10
     world.source_admin.delete_topics([topic])[topic].result()
     eventually(lambda: topic not in world.source_admin.list_topics(timeout=5).topics)
     world.topic(partitions=1)

@@ -415,7 +415,7 @@ class Revoked(Cluster):
             "seen": {"error_code": 0, "topic_id": "x", "partitions": [here]},
         }
         topics = [SimpleNamespace(name=one.name, **found[one.name], authorized_operations=()) for one in request.topics]
-        return SimpleNamespace(topics=topics, cluster_id="c")
+        return SimpleNamespace(topics=topics, cluster_id="c", brokers=[2])
 
 
 def test_a_topic_that_may_not_be_described_any_more_does_not_keep_the_leaders_of_others(
