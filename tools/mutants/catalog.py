@@ -1152,8 +1152,8 @@ PLANNING = (
     Mutant(
         "a topic created anew is taken for the one that was mirrored",
         f"{MIRROR}/planning/planner.py",
-        "    return bool(position.topic_id and topic.topic_id) and position.topic_id != topic.topic_id\n",
-        "    return False\n",
+        "if key in positions and is_recreated(positions[key], ids[key])}\n",
+        "if False}\n",
         (f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so",),
     ),
     Mutant(

@@ -24,6 +24,7 @@ from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.oldest_records import oldest_timestamps
 from mirrorlake.state.pause import LOOK_S, PauseWatch
+from mirrorlake.translation.awaited import is_recreated
 
 MOST_LOOKS = 200  # partitions of a measurement whose oldest records are looked for: those about which least is known
 LOOK_WITHIN_S, LOOK_BYTES = 2.0, 2 << 20
@@ -103,7 +104,7 @@ class LagMeter:
         ends, failed = source.stable_ends(readable, timeout_ms) if readable else ({}, {})
         stable = {key: end for key, (end, _) in ends.items()}
         high = source.high_watermarks(stable) if stable else {}
-        new = [key for key in stable if key not in positions or _is_replaced(positions[key], matching[key[0]])]
+        new = [key for key in stable if key not in positions or is_recreated(positions[key], matching[key[0]].topic_id)]
         starts = self._starts(source, new, positions)
         now_s = self._now()
         lags = []
@@ -161,7 +162,7 @@ class LagMeter:
             return PartitionState.PAUSED, "mirrorlake.paused or mirrorlake.topics.paused"
         if position is None:
             return PartitionState.NOT_BEGUN, None
-        if _is_replaced(position, topic):
+        if is_recreated(position, topic.topic_id):
             return PartitionState.REPLACED, "the topic was deleted and created anew on the source"
         if stable is not None and stable < position.upstream_next:
             return PartitionState.REPLACED, (
@@ -227,7 +228,3 @@ class LagMeter:
             oldest_at=time_of(timestamp_ms, now_s),
             lag_seconds=age_s(timestamp_ms, now_s, bounds[key]),
         )
-
-
-def _is_replaced(position: Position, topic: Topic) -> bool:
-    return bool(position.topic_id and topic.topic_id) and position.topic_id != topic.topic_id

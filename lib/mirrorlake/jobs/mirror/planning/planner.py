@@ -36,6 +36,7 @@ from mirrorlake.reasons import PartitionHeld
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.pause import PauseWatch
+from mirrorlake.translation.awaited import is_recreated
 
 RETRY_TOPICS_S = 5.0
 RETRY_LEADERS_S = 1.0
@@ -254,7 +255,8 @@ class Planner:
             ends.update(again)
         stable = {key: end for key, (end, _) in ends.items()}
         keys = self._changed(stable, positions)
-        replaced = {key for key in keys if key in positions and _is_replaced(positions[key], self._topics[key[0]])}
+        ids = {key: self._topics[key[0]].topic_id for key in keys}
+        replaced = {key for key in keys if key in positions and is_recreated(positions[key], ids[key])}
         new = [key for key in keys if key not in positions or key in replaced]
         first = source.offsets(new, EARLIEST_TIMESTAMP, self.flow.connect_timeout_ms) if new else {}
         specs = {key: self.flow.start.of(key[0], is_first=False) for key in new if key not in replaced}
@@ -355,7 +357,7 @@ class Planner:
             "To mirror the records that the source has now, after those mirrored before, set mirrorlake.on.loss = "
             "continue"
         )
-        if position.topic_id and topic_id and position.topic_id != topic_id:
+        if is_recreated(position, topic_id):
             return SourceError(
                 f"{where}: the topic was deleted and created anew on cluster {self.flow.source} (id {topic_id}; the "
                 f"flow has mirrored id {position.topic_id} up to offset {position.upstream_next}). The new records "
@@ -391,8 +393,3 @@ class Planner:
         if self._clusters is None:
             self._clusters = connect_both(self.flow, "plan", again=True)
         return self._clusters
-
-
-def _is_replaced(position: Position, topic: Topic) -> bool:
-    """Returns true if the topic is another one than that of the position, by its id."""
-    return bool(position.topic_id and topic.topic_id) and position.topic_id != topic.topic_id
