@@ -132,7 +132,8 @@ ALERTS = (
         LEFT JOIN (
           SELECT source, target, max(finished_at) AS passed_at FROM (
             SELECT source, target, max(finished_at) AS finished_at FROM {{verifications}}
-            WHERE mode IN ('full', 'incremental') AND topics IS NULL GROUP BY source, target, verification_id
+            WHERE mode IN ('full', 'incremental') AND topics IS NULL AND NOT coalesce(pinned, false)
+            GROUP BY source, target, verification_id
             HAVING bool_or(passed OR status = 'nothing_new')
               AND NOT bool_or(status IN ('different', 'not_mirrored') OR coalesce(unmirrored, 0) > 0)
           ) GROUP BY source, target

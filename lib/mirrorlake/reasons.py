@@ -113,6 +113,11 @@ class PositionReason(Reason):
     UNREAD = "the source does not tell the group's offsets now; the last ones that were read are kept"
     LOG_UNREAD = "the source does not tell the ends of the partition's log now; the group's last offset is kept"
 
+    # the position is known, and its record is gone on the target
+    PASSED_BY_RETENTION = (
+        "retention on the target has deleted the record at its offset; the group continues at the start of that log"
+    )
+
     # the position is known, and the group stays where it is on the target
     TARGET_UNREAD = "the target does not tell the group's state and offsets now"
     MEMBERS = "a consumer uses this group on the target"

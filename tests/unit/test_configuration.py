@@ -208,7 +208,7 @@ def test_the_offsets_topic_of_mirrormaker_2_is_the_one_that_its_workers_take() -
 
 
 def test_names_that_mirrormaker_2_has_read_until_kafka_4_count_where_the_new_ones_are_missing() -> None:
-    former = {"topics.blacklist": "pii.*", "b.groups.blacklist": "tools", "config.properties.blacklist": "x"}
+    former = {"topics.blacklist": "pii.*", "a->b.groups.blacklist": "tools", "config.properties.blacklist": "x"}
     found = flow(**former)
     assert not found.mirrors_topic("pii-1")
     assert (found.groups.exclude, found.config_properties_excluded.include, found.warnings) == (("tools",), ("x",), ())
@@ -477,6 +477,23 @@ def test_auto_offset_reset_is_found_wherever_mirrormaker_2_takes_it(name: str) -
     assert flow(**{name: "latest"}).start.flow.word == "latest"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_warned"),
+    [
+        ("consumer.auto.offset.reset", "latest", True),
+        ("source.consumer.isolation.level", "read_committed", True),
+        ("consumer.auto.offset.reset", "earliest", False),
+        ("a.consumer.auto.offset.reset", "latest", False),
+        ("a->b.consumer.isolation.level", "read_committed", False),
+    ],
+)
+def test_a_consumer_property_that_mirrormaker_2_ignores_where_it_stands_is_warned_about(
+    name: str, value: str, is_warned: bool
+) -> None:
+    found = [line for line in flow(**{name: value}).warnings if "only in the configuration of a connector" in line]
+    assert (bool(found), all(line.startswith(f"property {name} holds here") for line in found)) == (is_warned, True)
+
+
 def test_a_property_of_the_consumer_of_the_target_does_not_decide_where_the_source_is_read() -> None:
     assert flow(**{"b.consumer.auto.offset.reset": "latest"}).start.flow.word == "earliest"
     named = {"clusters": "source, target", "target->source.enabled": "true"}
@@ -494,3 +511,47 @@ def test_topics_of_one_remote_name_hold_back_each_other_but_never_one_that_is_mi
     shared = replace(found, topics_shared=True)
     assert not shared.unnamed(names)
     assert flow().unnamed(names).keys() == {"x" * 249}
+
+
+def test_what_mirrormaker_2_ignores_at_the_targets_alias_is_said() -> None:
+    given = {"b.topics": "x", "b.mirrorlake.slots": "2", "b.offset.storage.topic": "o", "b.ssl.key.password": "p"}
+    (warning,) = flow(**given).warnings
+    assert warning.startswith("property b.topics holds here for all flows to b, and MirrorMaker 2 ignores it there. ")
+    assert "Write a->b.topics if it is meant" in warning
+    assert flow(**given, **{"a->b.topics": "x"}).warnings == ()
+
+
+def test_clusters_may_be_named_by_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MM2_CLUSTERS", "a, b")
+    assert Properties({**BASE, "clusters": "${env:MM2_CLUSTERS}"}).flows == ("a->b",)
+
+
+def test_a_config_provider_of_a_class_that_is_not_known_is_refused_where_a_reference_names_it(tmp_path: Path) -> None:
+    def read(name: str, kind: str, reference: str) -> Properties:
+        file = tmp_path / "mm2.properties"
+        lines = {**BASE, "config.providers": name, f"config.providers.{name}.class": kind, "topics": reference}
+        file.write_text("".join(f"{key} = {value}\n" for key, value in lines.items()))
+        return Properties.load(file)
+
+    vault = "com.acme.VaultProvider"
+    for name in ("env", "secrets", "vault"):
+        with pytest.raises(ConfigurationError, match=f"config provider {name} is of class {vault}"):
+            read(name, vault, f"${{{name}:ns/creds:password}}")
+        assert read(name, vault, "orders").flows == ("a->b",)
+    read("e", "io.strimzi.kafka.EnvVarConfigProvider", "${e:HOME}")
+
+
+def test_connects_own_properties_of_a_cluster_that_is_called_target_are_none_of_a_topic() -> None:
+    given = {"source.bootstrap.servers": "s:1", "target.bootstrap.servers": "t:1", "source->target.enabled": "true"}
+    of_connect = {"target.topic.creation.enable": "true", "target.topic.creation.default.partitions": "3"}
+    of_topics = {"target.topic.creation.min.insync.replicas": "2"}
+    properties = Properties({"clusters": "source, target", **given, **of_connect, **of_topics})
+    assert Flow.from_properties(properties, "source->target").topic_creation == (("min.insync.replicas", "2"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("auto.offset.reset", "none"), ("auto.offset.reset", "x"), ("isolation.level", "read_commited")]
+)
+def test_a_wrong_property_of_the_sources_consumer_is_refused_by_the_name_that_it_has(name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"a\.consumer\.{name} is '{value}'"):
+        flow(**{f"a.consumer.{name}": value})

@@ -51,8 +51,34 @@ def test_a_bad_regex_is_refused_with_the_property_and_the_pattern() -> None:
 
 def test_a_comma_always_separates() -> None:
     assert split_list(" a , b,, c ") == ("a", "b", "c")
-    with pytest.raises(ConfigurationError, match="a comma always separates two patterns"):
-        NameFilter("topics", split_list("a[0-9{1,2}"))
+    for cut in ("a[0-9{1,2}", "a[0-9]{1,2}", "b, pii-[0-9]{1,3}, __.*"):
+        with pytest.raises(ConfigurationError, match="a comma always separates two patterns"):
+            NameFilter("topics", (".*",), split_list(cut))
+
+
+@pytest.mark.parametrize("pattern", ["a{", "a{x}", "(?:abc){e<=1}", "a{,2}", r"[\]]{1", "[a[b]{]{", r"\Q{\E{"])
+def test_a_brace_that_java_refuses_is_refused(pattern: str) -> None:
+    """The regex package would take it as text, or match approximately."""
+    with pytest.raises(ConfigurationError, match="unfinished repetition"):
+        NameFilter("topics", (pattern,))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("a{2}", "aa"),
+        ("a{2,}", "aaa"),
+        ("a{1,2}+b", "aab"),
+        ("[{]a", "{a"),
+        ("[a[{]]b", "{b"),
+        (r"\{a}", "{a}"),
+        (r"\Q{a\E}", "{a}"),
+        (r"\p{Lower}\P{Lower}", "aB"),
+        ("[]{]", "{"),
+    ],
+)
+def test_a_brace_that_java_takes_is_taken(pattern: str, name: str) -> None:
+    assert name in NameFilter("topics", (pattern,))
 
 
 def test_default_policy_names_as_mirrormaker_does() -> None:

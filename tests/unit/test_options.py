@@ -399,3 +399,7 @@ def test_a_checkpoint_job_says_which_changes_wait_for_its_restart(file: Path, wr
     assert waiting.poll() == []
     write(**{"mirrorlake.batch.max.ms": "900"})
     assert waiting.poll() == [], "what the file says of groups is what the job does"
+    assert not waiting.newest.is_paused("orders")
+    write(**{"mirrorlake.topics.paused": "orders"})
+    waiting.poll()
+    assert waiting.newest.is_paused("orders"), "its groups wait for a topic that nobody mirrors"

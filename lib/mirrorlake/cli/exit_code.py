@@ -40,7 +40,8 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.SOURCE: "the source can't be read, or its log is not the expected one",
     ExitCode.TARGET: "the target can't be written, or its log is not the expected one",
     ExitCode.FENCED: "a newer job of the same flow has taken over; this one has stopped",
-    ExitCode.GATE: "expectations failed, records differ, or a failover is a no-go; nothing became visible or was moved",
+    ExitCode.GATE: "expectations failed, records differ, or a failover is a no-go; what was refused is not visible, "
+    "and no group was moved",
     ExitCode.LEDGER: "the Delta tables can't be read or written, or a disk is full",
     ExitCode.FINDINGS: "the command has worked and found a problem (doctor, assess, status, lag, plan, failback, demo)",
     ExitCode.PAUSED: "the flow is paused: a run with availableNow has not copied what there was, or has moved no group",

@@ -16,7 +16,7 @@ from mirrorlake.local.jars import SETUP, have_jars
 from mirrorlake.local.java import java_command
 
 MACHINE = "this machine"
-JAVA = 17
+OLDEST_JAVA, NEWEST_JAVA = 17, 23  # Hadoop's client calls what Java 24 has removed (JEP 486)
 JAVA_ANSWERS_S = 10
 LEAST_FREE_BYTES = 1 << 30
 VERSION = re.compile(r'version "(\d+)')
@@ -30,7 +30,7 @@ def examine(warehouse: str) -> Iterator[DoctorFinding]:
 
 
 def _java() -> DoctorFinding:
-    needed = f"Java {JAVA} or newer"
+    needed = f"Java {OLDEST_JAVA} to {NEWEST_JAVA}"
     home, command = os.environ.get("JAVA_HOME"), java_command()
     if command is None:
         return problem(Check.JAVA, MACHINE, "java is not on the PATH", f"Install {needed}")
@@ -42,7 +42,7 @@ def _java() -> DoctorFinding:
     except (OSError, subprocess.TimeoutExpired) as error:
         return problem(Check.JAVA, MACHINE, f"{command} does not run: {type(error).__name__}", remedy)
     found = VERSION.search(done.stderr + done.stdout)
-    if found is None or int(found[1]) < JAVA:
+    if found is None or not OLDEST_JAVA <= int(found[1]) <= NEWEST_JAVA:
         return problem(Check.JAVA, MACHINE, f"{command} is {found[1] if found else 'of no known version'}", remedy)
     return ok(Check.JAVA, MACHINE, f"Java {found[1]} ({command})")
 

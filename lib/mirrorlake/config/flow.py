@@ -277,11 +277,24 @@ class Flow:
         """Tells whether a topic gives way to others."""
         return topic in self.backfill_topics
 
-    def shared_by(self, slots: int) -> Flow:
-        """Returns the flow with the share of its rates that each of several slots has."""
-        rates = {name: getattr(self, name) for name in ("max_bytes_per_s", "backfill_max_bytes_per_s")}
-        shares = {name: max(1, rate // max(1, slots)) for name, rate in rates.items() if rate}
-        return replace(self, **shares) if shares else self
+    def has_rate(self, topic: str) -> bool:
+        """Tells whether an operator has limited how fast a topic is copied."""
+        return bool(self.max_bytes_per_s or (self.backfill_max_bytes_per_s and self.is_backfill(topic)))
+
+    def shared_by(self, slots: int, backfilling: int) -> Flow:
+        """Returns the flow with the share of its rates that each slot has.
+
+        Args:
+            slots: number of slots with work.
+            backfilling: number of those with topics that give way to others.
+        """
+        if not (self.max_bytes_per_s or self.backfill_max_bytes_per_s):
+            return self
+        return replace(
+            self,
+            max_bytes_per_s=_share(self.max_bytes_per_s, slots),
+            backfill_max_bytes_per_s=_share(self.backfill_max_bytes_per_s, backfilling),
+        )
 
     def remote_topics(self, topics: Iterable[str]) -> dict[str, str]:
         """Finds the remote name of each source topic.
@@ -371,6 +384,8 @@ class Flow:
             dead_letters_on_source=_dead_letters_on(properties, scope.source),
             warnings=(
                 *properties.warnings(),
+                *scope.consumer_warnings(),
+                *scope.target_warnings(),
                 *Transform.unused(scope),
                 *(one.warning for one in registries or () if one.warning),
                 *(warning for one in connections.values() for warning in one.warnings),
@@ -505,6 +520,10 @@ def require_rates(flow: Flow, slots: int) -> None:
             )
 
 
+def _share(rate: int, count: int) -> int:
+    return max(1, rate // max(1, count)) if rate else 0  # which is no limit
+
+
 def _replication_factor(scope: Scope) -> int:
     of_all = scope.read("replication.factor")
     return int(scope.read(f"{CREATION}replication.factor", str(of_all)))
@@ -518,7 +537,11 @@ def _refresh_interval_s(scope: Scope, what: str) -> int:
 
 def _topic_creation(scope: Scope) -> tuple[tuple[str, str], ...]:
     given = scope.resolved_below(CREATION)
-    return tuple((name, given[name]) for name in sorted(given.keys() - {"replication.factor", "partitions"}))
+    # Connect's own properties of a cluster with the alias target begin so, too.
+    of_connect = {"enable", "groups", *(name for name in given if name.startswith("default."))}
+    return tuple(
+        (name, given[name]) for name in sorted(given.keys() - {"replication.factor", "partitions"} - of_connect)
+    )
 
 
 def _policy_back(back: Scope) -> DefaultReplicationPolicy | None:

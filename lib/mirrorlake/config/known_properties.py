@@ -125,6 +125,15 @@ def is_acted_on(plain: str) -> bool:
     return plain in ACTED_ON or plain.startswith(ACTED_ON_BELOW)
 
 
+def is_of_mirrormaker(plain: str) -> bool:
+    """Tells whether a name without an alias in front is that of an option that MirrorMaker 2 has, too, and reads for a
+    flow or for the whole file only. Those of its workers it reads for a target, too."""
+    if plain == "group.id" or plain.startswith("offset.storage."):
+        return False
+    is_own = plain.startswith("mirrorlake.") or FORMER.get(plain, plain).startswith("mirrorlake.")
+    return (is_acted_on(plain) or plain in FORMER) and not is_own and is_of_target(plain)
+
+
 def is_of_target(plain: str) -> bool:
     """Returns True for a property that an alias in front of it gives to the flows with that target.
 

@@ -18,6 +18,11 @@ from mirrorlake.errors import ConfigurationError
 
 QUOTED = re.compile(r"\\Q(.*?)(?:\\E|$)", re.DOTALL)
 ESCAPE = re.compile(r"\\(?:(?P<negated>[pP])\{(?P<property>\w+)\}|k<(?P<name>\w+)>|(?P<letter>.))", re.DOTALL)
+# A brace of a Java pattern always begins a repetition, unless it is part of an escape or stands in a class. The `regex`
+# package takes an unfinished one as text, or as its own approximate matching, and the pattern would match other names.
+ESCAPED = re.compile(r"\\(?:[pPxN]\{[^}]*\}|.)", re.DOTALL)
+CLASS = re.compile(r"\[\^?\]?[^\[\]]*\]")
+NO_REPETITION = re.compile(r"\{(?!\d+(,\d*)?\})")
 # In Java these classes are ASCII, whatever their names say (Pattern without UNICODE_CHARACTER_CLASS).
 CLASSES = {
     "w": "A-Za-z0-9_",
@@ -55,12 +60,21 @@ def compile_patterns(property_name: str, patterns: tuple[str, ...]) -> regex.Pat
         for pattern in patterns
     )
     try:
+        if any(map(_has_unfinished_repetition, patterns)):
+            raise regex.error("unfinished repetition")
         return regex.compile(joined, regex.VERSION1)
     except regex.error as error:
         hint = " (a comma always separates two patterns, also inside {m,n})" if "{" in joined else ""
         raise ConfigurationError(
             f"property {property_name}: '{', '.join(patterns)}' is not a valid regular expression: {error}{hint}"
         ) from None
+
+
+def _has_unfinished_repetition(pattern: str) -> bool:
+    text, classes = ESCAPED.sub("_", QUOTED.sub("_", pattern)), 1
+    while classes:  # one may stand in another
+        text, classes = CLASS.subn("_", text)
+    return NO_REPETITION.search(text) is not None
 
 
 def _from_java(escape: re.Match[str]) -> str:

@@ -11,7 +11,7 @@ import codecs
 import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from mirrorlake.config import known_properties, options, secret_reference
 from mirrorlake.config.connection import Connection
 from mirrorlake.config.known_properties import PropertyUse, UseStatus
 from mirrorlake.config.name_filter import NameFilter, split_list
-from mirrorlake.config.option import Option, Patterns
+from mirrorlake.config.option import OneOf, Option, Patterns
 from mirrorlake.config.security import client_roles
 from mirrorlake.config.security.client_roles import ROLES
 from mirrorlake.config.security.login import TOKEN_URL
@@ -101,7 +101,7 @@ class Properties:
     @cached_property
     def clusters(self) -> tuple[str, ...]:
         """The aliases, in the order of the file."""
-        aliases = split_list(self.values.get("clusters", ""))
+        aliases = split_list(secret_reference.resolve("clusters", self.values.get("clusters", "")))
         if not aliases:
             raise ConfigurationError(
                 f"{self.path}: property clusters is missing. Set it to the aliases of the clusters, separated by commas"
@@ -241,11 +241,14 @@ class Scope:
 
     def text(self, name: str, default: str) -> str:
         """Reads a connector property: the flow's own value, else the target's, else the file's, else the default."""
-        for one in filter(None, (name, options.FORMER_NAMES.get(name))):
-            for key in (f"{self.flow}.{one}", f"{self.target}.{one}", one):
-                if key in self.properties.values:
-                    return self.properties.values[key].strip()
-        return default
+        key = self._place(name)
+        return default if key is None else self.properties.values[key].strip()
+
+    def _place(self, name: str) -> str | None:
+        """Returns the name under which a connector property stands that is in effect, None if there is none."""
+        names = filter(None, (name, options.FORMER_NAMES.get(name)))
+        keys = (key for one in names for key in (f"{self.flow}.{one}", f"{self.target}.{one}", one))
+        return next((key for key in keys if key in self.properties.values), None)
 
     def read(self, name: str, default: str | None = None) -> Any:
         """Reads a property of the table of options, with its kind and default.
@@ -292,11 +295,45 @@ class Scope:
         `<target>.consumer` is the consumer of another cluster. So is `source.consumer` where a cluster has that alias.
         """
         option, values = options.find(f"consumer.{name}"), self.properties.values
+        if name == "isolation.level":
+            option = replace(option, kind=OneOf(("read_uncommitted", "read_committed")))
+        key = self.place_of_consumer(name)
+        return str(self._parsed(key or f"consumer.{name}", option, values[key] if key else option.default)).strip()
+
+    def consumer_warnings(self) -> Iterator[str]:
+        """Yields a line for each such property that MirrorMaker 2 obeys in the configuration of a connector, and not
+        where it stands (`MirrorMakerConfig.connectorBaseConfig`)."""
+        for name in ("auto.offset.reset", "isolation.level"):
+            key, default = self.place_of_consumer(name), options.find(f"consumer.{name}").default
+            if name == "auto.offset.reset" and self.text("mirrorlake.start", ""):
+                continue
+            value = self.source_consumer(name)  # a wrong one is refused wherever it stands
+            if key in (f"consumer.{name}", f"source.consumer.{name}") and value != default:
+                yield (
+                    f"property {key} holds here, and with MirrorMaker 2 only in the configuration of a connector: the "
+                    f"process of its own ignores it at the top of a file, so that it has used {default}. Write "
+                    f"{self.source}.consumer.{name} if it is meant, or remove it"
+                )
+
+    def target_warnings(self) -> Iterator[str]:
+        """Yields a line for each connector property that stands at the alias of the target alone: MirrorMaker 2 makes
+        it one of the cluster's clients there, and ignores it (`MirrorMakerConfig.connectorBaseConfig`)."""
+        prefix = f"{self.target}."
+        for key in sorted(name for name in self.properties.values if name.startswith(prefix)):
+            plain = key.removeprefix(prefix)
+            is_in_effect = self._place(known_properties.FORMER.get(plain, plain)) == key
+            if known_properties.is_of_mirrormaker(plain) and is_in_effect:
+                yield (
+                    f"property {key} holds here for all flows to {self.target}, and MirrorMaker 2 ignores it there. "
+                    f"Write {self.flow}.{plain} if it is meant, or remove it"
+                )
+
+    def place_of_consumer(self, name: str) -> str | None:
+        """Returns the name under which a property of the source's consumer stands, None if it does not."""
         of_source = () if "source" in self.properties.clusters else ("source.",)
         scopes = ("", f"{self.flow}.", f"{self.source}.", *of_source, f"{self.flow}.source.")
-        found = [key for key in (f"{scope}consumer.{name}" for scope in scopes) if key in values]
-        key, text = (found[-1], values[found[-1]]) if found else (f"consumer.{name}", option.default)
-        return str(self._parsed(key, option, text)).strip()
+        found = [key for key in (f"{scope}consumer.{name}" for scope in scopes) if key in self.properties.values]
+        return found[-1] if found else None
 
     def plain_fields(self) -> dict[str, Any]:
         """Reads the fields of `Flow` that properties hold as they are, by the table of options."""

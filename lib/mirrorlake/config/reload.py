@@ -144,14 +144,22 @@ class LiveFlow:
 
 
 class GroupsFlow(LiveFlow):
-    """The flow of a checkpoint job, which takes over no change of the file while it runs."""
+    """The flow of a checkpoint job, which takes over no change of the file while it runs.
+
+    Attributes:
+        newest: the flow as the file has it by now.
+    """
+
+    def __init__(self, config: str, flow: Flow) -> None:
+        super().__init__(config, flow)
+        self.newest = flow
 
     def poll(self) -> list[Notice]:
         """Tells which changes of the file wait until the job is started again, of those that concern groups."""
         if not self._has_changed():
             return []
         try:
-            new = Flow.load(self._config, self.flow.name)
+            self.newest = new = Flow.load(self._config, self.flow.name)
         except ConfigurationError:
             return []  # the mirror job tells it
         later = sorted(name for name in OF_GROUPS if getattr(new, name) != getattr(self.flow, name))

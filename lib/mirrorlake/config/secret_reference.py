@@ -25,6 +25,7 @@ SECRET_NAME = re.compile(
 # For spark.redaction.regex, which replaces Spark's own list: properties whose values Spark's pages and logs hide.
 REDACTED = r"(?i)password|secret|token|jaas|sasl|user\.info|credential|access[.]?key|ssl\.key|pem|(^|\.)key$"
 MASK = "[hidden]"
+LIKE_KAFKAS = {"io.strimzi.kafka.EnvVarConfigProvider": "env"}  # classes of others that do the same
 ENDS_TEXT = re.compile(r"""["'\\\r\n]""")  # within the quotes of a JAAS line
 
 
@@ -33,19 +34,29 @@ def by_built_in_names(values: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         values: every property of the file; `config.providers.<name>.class` says which of Kafka's providers has a name.
+
+    Raises:
+        ConfigurationError: a reference names a provider of a class that is not known here.
     """
-    kinds = {kind: name for name, (kind, _) in KAFKA_PROVIDERS.items()}
-    own = {
-        name: kinds[kind]
+    kinds = {kind: name for name, (kind, _) in KAFKA_PROVIDERS.items()} | LIKE_KAFKAS
+    given = {
+        name: values.get(f"config.providers.{name}.class", "").strip()
         for name in map(str.strip, values.get("config.providers", "").split(","))
-        if (kind := values.get(f"config.providers.{name}.class", "").strip()) in kinds
     }
+    own = {name: kinds[kind] for name, kind in given.items() if kind in kinds}
 
     def renamed(match: re.Match[str]) -> str:
         provider = match.group(1)
+        if given.get(provider) and provider not in own:
+            raise ConfigurationError(
+                f"config provider {provider} is of class {given[provider]}, which mirrorlake does not have, and "
+                f"{match.group(0)} refers to it. Use {', '.join(f'${{{name}:...}}' for name in sorted(PROVIDERS))}"
+            )
         return "${" + own.get(provider, provider) + match.group(0)[2 + len(provider) :]
 
-    return {name: REFERENCE.sub(renamed, value) for name, value in values.items()} if own else dict(values)
+    return (
+        {name: REFERENCE.sub(renamed, value) for name, value in values.items()} if any(given.values()) else {**values}
+    )
 
 
 def is_secret(name: str) -> bool:

@@ -77,10 +77,12 @@ class Start:
         Raises:
             ConfigurationError: a start is malformed, or offsets are given for all topics.
         """
+        is_own = bool(scope.text("mirrorlake.start", ""))
+        place = None if is_own else scope.place_of_consumer("auto.offset.reset")
         flow = scope.read("mirrorlake.start", scope.source_consumer("auto.offset.reset"))
         topics = sorted(scope.resolved_below(TOPIC_PREFIX).items())
         start = cls(
-            StartSpec.parse("mirrorlake.start", flow),
+            StartSpec.parse(place or "mirrorlake.start", flow),
             StartSpec.parse("mirrorlake.start.new", scope.read("mirrorlake.start.new")),
             tuple((topic, StartSpec.parse(f"{TOPIC_PREFIX}{topic}", value)) for topic, value in topics),
         )

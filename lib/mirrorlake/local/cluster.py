@@ -185,10 +185,10 @@ class LocalCluster:
         if wait:
             self.wait_ready()
 
-    def move_broker(self, node_id: int) -> None:
-        """Gives a stopped broker another port."""
+    def move_broker(self, node_id: int, port: int = 0) -> None:
+        """Gives a stopped broker another port, any free one by default."""
         broker = self._broker(node_id)
-        broker.port = free_port()
+        broker.port = port or free_port()
         self._configure(broker)
         self._save()
 

@@ -213,7 +213,7 @@ def local_session(
         said = _first_line(log, start)
         kind = MirrorlakeError if MAY_PASS.search(said) else ConfigurationError  # a service is started again then
         raise kind(
-            f"Spark's JVM does not start: {said}. It needs Java 17 or newer, on the PATH or where JAVA_HOME says, and "
+            f"Spark's JVM does not start: {said}. It needs Java 17 to 23, on the PATH or where JAVA_HOME says, and "
             f"SPARK_DRIVER_MEMORY for its heap; see {log}"
         ) from None
 

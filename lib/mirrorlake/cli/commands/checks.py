@@ -69,7 +69,7 @@ def _show(found: Sequence[DoctorFinding]) -> None:
     "300",
     "age in seconds, of a record that waits and of its slot's last commit, from which on a flow has stalled: more than "
     "the interval of a scheduled mirror",
-    type=options.SECONDS,
+    type=options.Number(0, 366 * 86_400, min_open=True),
 )
 @options.parameter("hours", "24", "how far back to look in the tables", type=options.Number(0, 87_600, min_open=True))
 @options.common

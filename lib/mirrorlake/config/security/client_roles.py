@@ -103,7 +103,7 @@ def _of_flow(source: str, target: str, values: Mapping[str, str]) -> Iterator[tu
     prefixes: dict[str, tuple[str, ...]] = dict.fromkeys(
         (flow, *(f"{flow}{role}." for role in ROLES)), (source, target)
     )
-    clusters = split_list(values.get("clusters", ""))
+    clusters = split_list(secret_reference.resolve("clusters", values.get("clusters", "")))
     for scope in (flow, f"{target}.", ""):
         for side, alias in (("source", source), ("target", target)):
             if not scope and side in clusters:
