@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.certificates import KEY_PASSWORD, STORE_PASSWORD, Certificates
 from tests.identity_provider import CLIENT, SECRET, IdentityProvider
-from tests.tls_cluster import LISTENERS, MODULES, OAUTH, PASSWORD, PLAIN_PASSWORD, TlsCluster
+from tests.tls_cluster import AWKWARD, LISTENERS, MODULES, OAUTH, PASSWORD, PLAIN_PASSWORD, TlsCluster
 from tests.world import World
 
 
@@ -96,7 +96,7 @@ def with_references(
 
     if form == "SCRAM":
         (password,) = refer(password=PLAIN_PASSWORD)
-        login = f'{MODULES}.scram.ScramLoginModule required username="mirror" password="{password}";'
+        login = f'{MODULES}.scram.ScramLoginModule required username="{AWKWARD}" password="{password}";'
         return over("SCRAM", sasl_mechanism="SCRAM-SHA-256", sasl_jaas_config=login)
     if form == "OAUTHBEARER":
         return with_token("c", cluster, certificates, issuer) | {

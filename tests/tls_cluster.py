@@ -28,7 +28,8 @@ from mirrorlake.local.ports import free_port
 from tests.certificates import Certificates
 from tests.identity_provider import IdentityProvider
 
-PASSWORD, PLAIN_PASSWORD = 'scram"canary', "sha256-canary"  # with SHA-512 and SHA-256
+PASSWORD, PLAIN_PASSWORD = 'scram"canary', "sha256-canary"  # of `mirror` with SHA-512, of AWKWARD with SHA-256
+AWKWARD = "CN=mirror,O=x"  # SCRAM escapes these characters
 MODULES = "org.apache.kafka.common.security"
 OAUTH = f"{MODULES}.oauthbearer.OAuthBearer"
 LISTENERS = {"SSL": "SSL", "REQUESTED": "SSL", "SCRAM": "SASL_SSL", "OAUTH": "SASL_SSL"}
@@ -53,7 +54,7 @@ class TlsCluster(LocalCluster):
 def tls_clusters(
     base: Path, jars: Path, certificates: Certificates, issuer: IdentityProvider
 ) -> Iterator[tuple[TlsCluster, TlsCluster]]:
-    """Runs a source and a target, on which the principal `mirror` may use all topics, groups and transactional ids."""
+    """Runs a source and a target, on which `mirror` and AWKWARD may use all topics, groups and transactional ids."""
     keys = f"{issuer.url}/keys"
     properties = {
         "ssl.keystore.type": "PEM",
@@ -86,9 +87,10 @@ def tls_clusters(
     with running(source), running(target):
         for cluster in (source, target):
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-            grant(admin, *((kind, "*", AclOperation.ALL) for kind in KINDS))
+            for user in ("mirror", AWKWARD):
+                grant(admin, *((kind, "*", AclOperation.ALL) for kind in KINDS), principal=f"User:{user}")
             set_password(admin)
-            set_password(admin, ScramMechanism.SCRAM_SHA_256, PLAIN_PASSWORD)
+            set_password(admin, ScramMechanism.SCRAM_SHA_256, PLAIN_PASSWORD, AWKWARD)
         yield source, target
 
 
@@ -103,10 +105,13 @@ def grant(admin: AdminClient, *rights: tuple[ResourceType, str, AclOperation], p
 
 
 def set_password(
-    admin: AdminClient, mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512, password: str = PASSWORD
+    admin: AdminClient,
+    mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512,
+    password: str = PASSWORD,
+    user: str = "mirror",
 ) -> None:
-    change = UserScramCredentialUpsertion("mirror", ScramCredentialInfo(mechanism, 4096), password.encode())
-    admin.alter_user_scram_credentials([change])["mirror"].result()
+    change = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
+    admin.alter_user_scram_credentials([change])[user].result()
 
 
 @contextlib.contextmanager

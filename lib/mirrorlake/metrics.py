@@ -41,7 +41,9 @@ class Metrics:
         self.stage_seconds = self._histogram("micro_batch_stage", "Time of a micro-batch in each stage.", STAGE)
         self.lag_records = self._gauge("lag", "records", "Source offsets that are stable and not mirrored yet.")
         self.lag_seconds = self._gauge(
-            "lag", "seconds", "Age of the oldest record that was not mirrored when the lag was last measured."
+            "lag",
+            "seconds",
+            "Age of the oldest record that was not mirrored when the lag was last measured; backfills do not count.",
         )
         self.lag_measured_seconds = self._gauge(
             "lag_measured_timestamp",

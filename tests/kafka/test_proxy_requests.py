@@ -489,23 +489,30 @@ def test_topics_are_mirrored_while_no_other_can_be_created_as_the_controller_is_
 def test_a_remote_topic_that_needs_a_change_waits_for_the_controller_while_the_others_go_on(
     cluster: LocalCluster, world: World, proxy: Proxy
 ) -> None:
-    """Also in a run that ends with the source's end."""
+    """Also in a run that ends with the source's end, which lets no partition linger."""
+    world.write_config(**{"mirrorlake.linger.ms": "60000"})
     beside_the_proxy = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    known = world.topic("known", 1)
+    world.produce(known, 50, 1)
+    assert world.mirror().records == 50
     there, new = a_mirrored_and_a_new_topic(world, beside_the_proxy)
     remote = NewTopic(world.remote(new), 1, 1, config={"compression.type": "gzip"})
     beside_the_proxy.create_topics([remote])[remote.topic].result()
-    world.produce(there, 100, 1, seed=2)
+    set_config(beside_the_proxy, world.remote(known), "compression.type", "gzip")
+    for topic in (there, known):
+        world.produce(topic, 100, 1, seed=2)
     requests = "CreateTopics", "IncrementalAlterConfigs"
     proxy.arm([Rule(request, Fault.CUT_BEFORE, skip=skip) for request in requests for skip in range(100)])
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(world.mirror)
         eventually(lambda: len(world.target_records(there)[0]) == 200, what="the other topic")
         assert not running.done()
-        assert not world.target_records(new).get(0)
+        assert [len(world.target_records(topic).get(0, ())) for topic in (known, new)] == [50, 0]
         proxy.arm([])
-        assert running.result(60).records == 200
-    assert config_of(beside_the_proxy, world.remote(new))["compression.type"] == "producer"
-    assert world.assert_equal(there, new) == 300
+        assert running.result(60).records == 300
+    for topic in (known, new):
+        assert config_of(beside_the_proxy, world.remote(topic))["compression.type"] == "producer"
+    assert world.assert_equal(there, known, new) == 450
 
 
 def test_a_topic_that_needs_more_brokers_than_there_are_is_asked_for_after_a_pause(

@@ -402,6 +402,20 @@ def test_a_large_snapshot_near_the_end_is_not_fetched_again_and_again() -> None:
     target.close()
 
 
+def test_offsets_that_this_principal_may_not_see_any_more_are_an_error_of_their_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(Connection("a", (("bootstrap.servers", "127.0.0.1:1"),)), "source", "tests", 500)
+    denied = ResponseError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t-0")
+
+    async def listed(*_: Any, **__: Any) -> tuple[dict[Any, Any], dict[Any, Exception]]:
+        return {}, {("t", 0): denied}
+
+    monkeypatch.setattr(cluster, "_list_each", listed)
+    with contextlib.closing(cluster), pytest.raises(SourceError, match=r"cluster a: listing offsets .*lacks a permiss"):
+        cluster.high_watermarks([("t", 0)])
+
+
 class Revoked(Cluster):
     """A cluster with two topics, whose principal may not describe the first one any more."""
 
@@ -474,3 +488,15 @@ def test_the_offsets_of_a_wide_group_are_committed_in_portions_that_a_coordinato
     sizes = [sum(len(metadata.encode()) for _, metadata in portion.values()) for portion in portions[:-1]]
     assert 3 < len(sizes) < 9
     assert max(sizes) < 256 << 10
+
+
+def test_the_reason_of_a_failed_contact_is_not_hidden_by_a_last_attempt_that_had_no_time() -> None:
+    causes = network_client._Causes()
+    for message in (
+        "Connection lost: answered 500",
+        "Connection lost: KafkaTimeoutError: Timeout during ApiVersions check",
+    ):
+        causes.emit(logging.LogRecord("kafka", logging.ERROR, "", 0, message, (), None))
+    assert causes.reasons == ["answered 500"]
+    causes.messages.pop(0)
+    assert causes.reasons == ["KafkaTimeoutError: Timeout during ApiVersions check"]

@@ -150,6 +150,14 @@ def test_one_connection_speaks_three_dialects(monkeypatch: pytest.MonkeyPatch) -
     assert Jaas.parse("p", line).options == {"username": 'u"1', "password": r's3"cr\et; x="y'}
 
 
+@pytest.mark.parametrize(("mechanism", "name"), [("SCRAM-SHA-256", "CN=3Dm=2CO=3Dx=3D2C"), ("PLAIN", "CN=m,O=x=2C")])
+def test_a_user_name_is_escaped_for_scram_as_java_and_librdkafka_do(mechanism: str, name: str) -> None:
+    module = PLAIN if mechanism == "PLAIN" else SCRAM
+    connection = with_login(mechanism, f'{module} required username="CN=m,O=x=2C" password="p";')
+    assert kafka_python(connection)["sasl_plain_username"] == name
+    assert librdkafka(connection)["sasl.username"] == "CN=m,O=x=2C"
+
+
 @pytest.mark.parametrize(
     "value", ['"', "\\", "a\nb\r\tc", "'", ";", "\u00e4\u20ac", " ", "x=y", "${env:NOT_THERE", "/*"]
 )

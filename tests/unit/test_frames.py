@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import kafka.errors
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.parser import KafkaProtocol
-from mirrorlake.protocol.network.frames import LEAST_ROOM_BYTES, Frames
+from mirrorlake.protocol.network.event_loop import EventLoop
+from mirrorlake.protocol.network.frames import LEAST_ROOM_BYTES, Frames, Manager
 from mirrorlake.protocol.network.response_error import may_pass
 
 
@@ -33,6 +35,7 @@ def answers(count: int) -> bytes:
     return data
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 300), max_size=12))
 def test_responses_are_whole_wherever_the_network_has_cut_them(sizes: list[int]) -> None:
     data, parser = answers(5), asked(5)
@@ -66,6 +69,24 @@ class Transport:
         self._sock = sock
 
 
+def test_a_bootstrap_server_that_failed_is_not_asked_again_before_all_the_others() -> None:
+    with contextlib.closing(EventLoop()) as net:
+        manager = Manager(net, bootstrap_servers=["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"])
+
+        def offered() -> list[int]:
+            return sorted(server.port for server in manager.cluster.bootstrap_brokers())
+
+        first, second, third = manager.cluster.bootstrap_brokers()
+        assert offered() == [1, 2, 3]
+        manager.update_backoff(second.node_id)
+        assert offered() == sorted({1, 2, 3} - {second.port})
+        manager.update_backoff(first.node_id)
+        assert offered() == [third.port]
+        manager.update_backoff(third.node_id)
+        assert offered() == [1, 2, 3]
+        manager.close()
+
+
 def test_what_a_socket_has_comes_in_one_piece_and_its_end_is_an_error() -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -85,6 +106,7 @@ def test_what_a_socket_has_comes_in_one_piece_and_its_end_is_an_error() -> None:
     assert isinstance(frames.receive_from(Transport(None), buffer)[1], kafka.errors.KafkaConnectionError)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=12))
 def test_the_bulk_of_a_frame_goes_right_into_its_place_and_what_follows_is_not_lost(sizes: list[int]) -> None:
     ours, theirs = socket.socketpair()

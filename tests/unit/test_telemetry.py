@@ -22,7 +22,15 @@ from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError, SourceError
 from mirrorlake.metrics import Metrics, count_age, resident_bytes
 from mirrorlake.model.partition_lag import PartitionLag, PartitionState
-from mirrorlake.telemetry.details import CHECKPOINT_CONNECTOR, FAMILIES, SOURCE_CONNECTOR, Details, details_of
+from mirrorlake.telemetry.details import (
+    CHECKPOINT_CONNECTOR,
+    FAMILIES,
+    KEPT_S,
+    SOURCE_CONNECTOR,
+    WINDOW_S,
+    Details,
+    details_of,
+)
 from mirrorlake.telemetry.health import Health
 from mirrorlake.telemetry.job_telemetry import JobTelemetry
 from mirrorlake.telemetry.otlp import LAST_PUSH_S, Pusher, as_otlp
@@ -359,6 +367,28 @@ def test_topics_and_groups_have_the_names_of_mirrormaker_2_and_its_windows() -> 
     assert found[f"{SOURCE_CONNECTOR}record_count", *place] == 40
     assert found[f"{SOURCE_CONNECTOR}record_rate", *place] == 0
     assert found[f"{SOURCE_CONNECTOR}record_age_ms_max", *place] == 0
+
+
+def test_topics_and_groups_that_are_gone_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirrorlake.telemetry.details.MOST_SERIES", 2)
+    now = [0.0]
+    details = Details(lambda: now[0])
+
+    def news(*partitions: int) -> set[str]:
+        for partition in partitions:
+            details.mirrored("b", [run(partition, 1, 1, 1)], 5, 5)
+            details.checkpointed([("a", "b", "g", "a.t", str(partition))], 250.0)
+        found = values(details)
+        shown = {key[-1] for key in found if key[0] == f"{SOURCE_CONNECTOR}record_count"}
+        assert shown == {key[-1] for key in found if key[0] == f"{CHECKPOINT_CONNECTOR}checkpoint_latency_ms"}
+        assert shown == {key[-1] for key in found if key[0] == f"{SOURCE_CONNECTOR}record_age_ms"}
+        return shown
+
+    assert news(0, 1, 2) == {"0", "1"}
+    now[0] += KEPT_S - 1
+    assert news(1, 2) == {"0", "1"}
+    now[0] += WINDOW_S
+    assert news(2, 3) == {"1", "2"}
 
 
 def test_details_are_off_unless_asked_for_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

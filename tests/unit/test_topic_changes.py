@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -18,11 +18,15 @@ from mirrorlake.protocol.requests.grouping import portions
 from mirrorlake.protocol.topic_changes import (
     REMOTE_CONFIG,
     TIMESTAMP_BOUNDS,
+    Change,
+    ChangeKind,
     Entry,
     config_changes,
+    configs_set,
     creation,
     growth,
     largest_message,
+    overrides_ended,
 )
 
 BASE = {
@@ -75,6 +79,18 @@ def test_excluded_fixed_and_static_properties_are_left_alone() -> None:
         ("min.insync.replicas", None, "2"),
         ("unclean.leader.election.enable", None, "true"),
     ]
+
+
+def test_a_value_that_the_sources_broker_file_sets_again_ends_one_that_the_topic_had() -> None:
+    source = {name: Entry("7", static=True) for name in ("retention.ms", "follower.replication.throttled.replicas")}
+    source |= {"retention.bytes": own("5"), "compression.type": Entry("lz4", static=True)}
+    target = {name: own("1") for name in source}
+    found = [*overrides_ended(flow(), "t", "a.t", source, target)]
+    assert [(change.kind, change.name, change.before, change.after) for change in found] == [
+        (ChangeKind.RESET_CONFIG, "retention.ms", "1", None)
+    ]
+    assert not [*overrides_ended(flow(), "t", "a.t", source, dict.fromkeys(source, default("7")))]
+    assert not [*overrides_ended(flow(**{"sync.topic.configs.enabled": "false"}), "t", "a.t", source, target)]
 
 
 def test_the_sources_defaults_are_copied_when_asked() -> None:
@@ -153,6 +169,22 @@ def test_a_new_topic_has_from_the_beginning_what_both_clusters_know() -> None:
     assert config == {"retention.ms": "-1", "cleanup.policy": "compact", **REMOTE_CONFIG}, (
         "with the target's retention, old records would be deleted before the next comparison"
     )
+
+
+def test_what_mirrorlake_has_set_is_known_from_the_creation_of_a_topic_on() -> None:
+    source = {"retention.ms": own("3600000"), "cleanup.policy": own("compact,delete"), "segment.ms": own("9")}
+    created, config = creation(flow(), "t", "a.t", 3, source)
+    changes = [
+        asdict(created),
+        asdict(Change(ChangeKind.SET_CONFIG, "t", "a.t", "retention.ms", "3600000", "7200000")),
+        asdict(Change(ChangeKind.RESET_CONFIG, "t", "a.t", "segment.ms", "9", None)),
+        asdict(Change(ChangeKind.SET_CONFIG, "u", "a.u", "segment.ms", None, "5")),
+    ]
+    expected = {("a.t", name): value for name, value in config.items() if name != "segment.ms"}
+    assert configs_set(changes[:1]) == expected | {("a.t", "segment.ms"): "9"}
+    assert configs_set(changes) == expected | {("a.t", "retention.ms"): "7200000", ("a.u", "segment.ms"): "5"}
+    anew = configs_set([*changes, asdict(creation(flow(), "t", "a.t", 3, {})[0])])
+    assert ("a.t", "retention.ms") not in anew, "it was deleted and created anew"
 
 
 def test_topics_grow_and_never_shrink() -> None:
@@ -237,6 +269,23 @@ def test_topics_that_are_not_mirrored_give_nobody_anything() -> None:
     assert acls([acl("other")], topics="orders") == []
 
 
+def test_what_is_denied_stays_denied_as_long_as_the_source_denies_it() -> None:
+    """The remote topic of one that is gone, or is not mirrored any more, keeps its records."""
+    prefixed = acl("secret", permission="DENY", pattern="PREFIXED")
+    literal = acl("gone", permission="DENY")
+    for source, given in ((prefixed, replace(prefixed, name="a.secret")), (literal, replace(literal, name="a.gone"))):
+        assert acls([source], [given], [given], topics="orders") == []
+        of_another = replace(source, principal="User:z")
+        assert acls([of_another], [given], [given], topics="orders") == [("delete_acl", str(given))]
+        assert acls([], [given], [given], topics="orders") == [("delete_acl", str(given))]
+    identity = {"replication.policy.class": "IdentityReplicationPolicy"}
+    there = acl("secret.1", permission="DENY")
+    assert acls([prefixed], [there], [there], **identity) == []
+    assert ("delete_acl", str(there)) in acls([literal], [there], [there], **identity)
+    allowed = acl("gone")
+    assert acls([], [replace(allowed, name="a.gone")], [replace(allowed, name="a.gone")])[0][0] == "delete_acl"
+
+
 def test_only_what_was_given_here_is_taken_back() -> None:
     mine, theirs = acl("a.orders"), acl("a.payments", principal="User:z")
     assert acls([], [mine, theirs], [mine]) == [("delete_acl", str(mine))]
@@ -245,7 +294,7 @@ def test_only_what_was_given_here_is_taken_back() -> None:
 
 @pytest.mark.parametrize(("configs", "tries"), [("intersection", 2), ("all", 1)])
 def test_a_value_that_the_target_refuses_holds_no_new_topic_under_intersection(configs: str, tries: int) -> None:
-    source = {"remote.storage.enable": own("true"), "max.message.bytes": own("2000000")}
+    source = {"remote.storage.enable": own("true"), "max.message.bytes": own("2000000"), "retention.ms": own("-1")}
     chosen = flow(**{"mirrorlake.topic.configs": configs})
     change, config = creation(chosen, "t", "a.t", 1, source, [*REMOTE_CONFIG, *source])
     tried = list[dict[str, str]]()
@@ -255,10 +304,13 @@ def test_a_value_that_the_target_refuses_holds_no_new_topic_under_intersection(c
         is_refused = "remote.storage.enable" in tried[-1]
         return {"a.t": TargetError("tiered storage is disabled")} if is_refused else {}
 
-    refused = ChangeMaker(Mock(create=create), Mock()).make(chosen, [change], {"a.t": config})
+    altered = Mock(return_value={})
+    refused = ChangeMaker(Mock(create=create, alter_configs=altered), Mock()).make(chosen, [change], {"a.t": config})
     assert (len(tried), bool(refused)) == (tries, configs == "all")
     if tries == 2:
         assert tried[1] == {"max.message.bytes": "2000000", **REMOTE_CONFIG}
+        left_out = {name: value for name, value in config.items() if name not in tried[1]}
+        assert [call.args for call in altered.mock_calls] == [({"a.t": left_out},)], "before any record is copied"
 
 
 @pytest.mark.parametrize("configs", ["all", "intersection"])

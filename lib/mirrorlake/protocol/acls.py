@@ -84,8 +84,7 @@ def remote_acls(flow: Flow, acl: Acl, topics: Collection[str]) -> Iterator[Acl]:
 
 def _remote_names(flow: Flow, acl: Acl, topics: Collection[str]) -> Iterator[tuple[str, str]]:
     if acl.pattern == "LITERAL" and acl.name != WILDCARD:
-        is_mirrored = is_topic_name(acl.name) and flow.mirrors_topic(acl.name)
-        covered = [acl.name] if is_mirrored and not _is_taken(flow, acl.name, topics) else []
+        covered = [acl.name] if flow.mirrors_topic(acl.name) and not _is_taken(flow, acl.name, topics) else []
     else:
         prefix = "" if acl.pattern == "LITERAL" else acl.name
         covered = [topic for topic in topics if topic.startswith(prefix)]
@@ -181,6 +180,38 @@ def open_to_everyone(flow: Flow, target: Iterable[Acl], topics: Iterable[str]) -
     return sorted({acl.name for acl in denials(flow, everyone, topics)})
 
 
+def is_still_denied(flow: Flow, given: Acl, source: Iterable[Acl]) -> bool:
+    """Tells whether the source still denies what a binding on the target denies.
+
+    The remote topic of one that is gone, or is not mirrored any more, keeps its records. A binding that allows more
+    topics may stand beside it.
+
+    Args:
+        flow: the flow.
+        given: a binding on the target that mirrorlake has created.
+        source: the bindings on topics of the source cluster.
+    """
+    if given.permission != "DENY" or is_denial(given):
+        return False
+    same = (given.principal, given.host, given.permission)
+    return any(
+        (acl.principal, acl.host, acl.permission) == same
+        and given.operation == ("READ" if acl.operation == "ALL" else acl.operation)
+        and _may_be_of(flow, acl, given)
+        for acl in source
+    )
+
+
+def _may_be_of(flow: Flow, acl: Acl, given: Acl) -> bool:
+    """Tells whether a binding on the target may correspond to one of the source, whatever topics there are."""
+    if acl.pattern == "LITERAL" and acl.name != WILDCARD:
+        return given.pattern == "LITERAL" and given.name == flow.policy.remote_topic(acl.name)
+    if not flow.policy.keeps_topics_apart:  # the beginning of a topic's name may be gone from that of its remote topic
+        return True
+    prefix = "" if acl.pattern == "LITERAL" else acl.name
+    return given.name.startswith(flow.policy.remote_topic(prefix))
+
+
 def acl_changes(
     flow: Flow,
     source: Iterable[Acl],
@@ -199,9 +230,9 @@ def acl_changes(
         topics: the source topics of the flow.
         promoted: those of them whose remote topics others may write to.
     """
-    names, have = list(topics), set(target)
+    names, have, bindings = list(topics), set(target), sorted(source)
     is_synced = flow.sync_topic_acls_enabled
-    wanted = {remote: acl for acl in sorted(source) for remote in remote_acls(flow, acl, names)} if is_synced else {}
+    wanted = {remote: acl for acl in bindings for remote in remote_acls(flow, acl, names)} if is_synced else {}
     denied = denials(flow, have, (name for name in names if name not in promoted))
     for denial, topic in sorted(denied.items()):
         if denial not in have:
@@ -233,7 +264,7 @@ def acl_changes(
     for acl in sorted(set(given)):
         if acl in denied or not (is_synced or is_denial(acl)):
             continue
-        if acl not in wanted:  # also records a binding that another client has deleted
+        if acl not in wanted and not is_still_denied(flow, acl, bindings):  # another client may have deleted it
             yield Change(
                 kind=ChangeKind.DELETE_ACL,
                 topic=None,

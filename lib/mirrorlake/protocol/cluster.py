@@ -10,7 +10,7 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from kafka.protocol.admin import DescribeConfigsRequest
@@ -191,8 +191,13 @@ class Cluster(NetworkClient):
 
     async def _refresh_brokers(self) -> None:
         # With `operations`, a topic that may not be described any more is no error: it would hide the others' leaders.
-        with contextlib.suppress(ResponseError, WireError):  # the next attempt will report it
+        try:
             await self.update_metadata(list(self.topics), operations=True)
+        except ResponseError:  # the next attempt will report it
+            pass
+        except WireError as error:
+            if may_pass(error):  # a login that is rejected is not repeated
+                await self.bootstrap_again()
 
     # -- metadata and offsets -----------------------------------------------------------------------
 
@@ -205,6 +210,39 @@ class Cluster(NetworkClient):
         wanted = None if topics is None else list(topics)
         return self.call("reading metadata", lambda: self.update_metadata(wanted, operations=operations), timeout_ms)
 
+    async def ask_every_broker(
+        self, topics: list[str], *, operations: bool = False
+    ) -> tuple[dict[str, Topic], dict[str, str]]:
+        """Reads the metadata of topics from each broker, as one that led a partition before may not know its successor.
+
+        Returns:
+            The topics, with the newest leader that any broker knows of each partition. And those of which a broker may
+            know better, with the reason: it does not answer, or knows another topic of this name, or none.
+        """
+        found = await self.update_metadata(topics, operations=operations, even_denied=True)
+        brokers = [broker.node_id for broker in self._manager.cluster.brokers()]
+        told: dict[int, dict[str, Topic]] = {}
+
+        async def ask(node: int) -> None:
+            with contextlib.suppress(ResponseError, WireError):
+                told[node] = await self.update_metadata(topics, operations=operations, even_denied=True, node=node)
+
+        await self.each([partial(ask, node) for node in brokers], len(brokers))
+        silent, doubts = sorted(set(brokers) - told.keys()), dict[str, str]()
+        for name in topics:
+            answers = sorted(
+                (answer[name] for answer in told.values() if name in answer), key=lambda topic: -topic.partitions
+            )
+            if silent:
+                doubts[name] = f"broker {silent[0]} of cluster {self.connection.alias} does not say who leads it"
+            elif len(answers) < len(told) or len({topic.topic_id for topic in answers}) > 1:
+                doubts[name] = f"the brokers of cluster {self.connection.alias} know different topics of this name"
+            if answers:
+                found[name] = reduce(Topic.with_newer, answers)
+                if found[name].leaders:
+                    self.topics[name] = found[name]
+        return found, doubts
+
     async def update_metadata(
         self,
         topics: list[str] | None,
@@ -212,24 +250,29 @@ class Cluster(NetworkClient):
         operations: bool = False,
         even_denied: bool = False,
         request_timeout_ms: int | None = None,
+        node: int | None = None,
     ) -> dict[str, Topic]:
         """Does the same as `refresh`, for use inside the event loop, without retries.
 
         With `even_denied`, a topic that the principal must not describe is no error, as with `operations`, which a
-        broker has to find out.
+        broker has to find out. With `node`, this broker is asked; once connected, it has LISTING_S for its answer.
         """
         version = min(12, self.max_version(MetadataRequest))
         asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         began, throttled_ms = time.monotonic(), self.throttled_ms
-        response = await self.send_any(
-            MetadataRequest[version](
-                topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=operations
-            ),
-            request_timeout_ms,
+        request = MetadataRequest[version](
+            topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=operations
         )
+        if node is None:
+            response = await self.send_any(request, request_timeout_ms)
+        else:
+            asked = self.send(request, node)
+            while self.is_connecting(node) and not asked.is_done:
+                await self.first_of([asked])
+            response = await self._within(asked, time.monotonic() + LISTING_S)
         if not response.brokers:  # it starts, and would say of every topic that it does not exist
             raise ResponseError(ErrorCode.LEADER_NOT_AVAILABLE, "a broker that starts knows no broker yet")
-        if self.throttled_ms == throttled_ms:  # otherwise it has waited for that
+        if node is None and self.throttled_ms == throttled_ms:  # otherwise it has waited for that, or for a connection
             # One that is slow by accident shows little; a line that has become longer is believed after a few.
             self.round_trip_s = min(time.monotonic() - began, LONGER * self.round_trip_s)
         self._manager.cluster.update_metadata(response)  # the manager keeps its own list of brokers
@@ -284,7 +327,7 @@ class Cluster(NetworkClient):
         return self.call("listing offsets", lambda: self.list_offsets(wanted, at), timeout_ms)
 
     def stable_ends(
-        self, partitions: Iterable[PartitionKey], timeout_ms: int
+        self, partitions: Iterable[PartitionKey], timeout_ms: int, *, requires_some: bool = True
     ) -> tuple[dict[PartitionKey, tuple[int, int]], dict[PartitionKey, str]]:
         """Lists the last stable offset and the leader epoch of each partition, and the reasons of those that have none.
 
@@ -293,11 +336,11 @@ class Cluster(NetworkClient):
         broker does not return one.
 
         Raises:
-            SourceError, TargetError: no partition can be listed within `timeout_ms`.
+            SourceError, TargetError: no partition can be listed within `timeout_ms`, and `requires_some` is true.
         """
         wanted = list(partitions)
         found, failed = self._listed(lambda: self._each_listed(wanted, LATEST_TIMESTAMP), even_denied=True)
-        if failed and not found:
+        if failed and not found and requires_some:
             return self.call(
                 "listing offsets", lambda: self._list_offsets(wanted, LATEST_TIMESTAMP, READ_COMMITTED), timeout_ms
             ), {}
@@ -428,15 +471,23 @@ class Cluster(NetworkClient):
 
     async def topic_configs(self, topic: str, *names: str) -> dict[str, str | None]:
         """Returns properties of a topic, none if this principal lacks DESCRIBE_CONFIGS."""
-        resource = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=[*names]
-        )
-        response = await self.send_any(DescribeConfigsRequest[1](resources=[resource], include_synonyms=False))
-        (result,) = response.results
-        if result.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            return {}
-        check(result.error_code, f"{topic} (needs DESCRIBE_CONFIGS)")
-        return {config.name: config.value for config in result.configs}
+        return (await self.each_topic_configs([topic], *names))[topic]
+
+    async def each_topic_configs(self, topics: Iterable[str], *names: str) -> dict[str, dict[str, str | None]]:
+        """Does the same for several topics in one request."""
+        resources = [
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=[*names]
+            )
+            for topic in topics
+        ]
+        response = await self.send_any(DescribeConfigsRequest[1](resources=resources, include_synonyms=False))
+        found: dict[str, dict[str, str | None]] = {}
+        for result in response.results:
+            found[result.resource_name] = {config.name: config.value for config in result.configs}
+            if result.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                check(result.error_code, f"{result.resource_name} (needs DESCRIBE_CONFIGS)")
+        return found
 
     # -- data ---------------------------------------------------------------------------------------
 

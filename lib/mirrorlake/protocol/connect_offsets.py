@@ -171,8 +171,10 @@ class MirrorMaker:
                             retriable=True,
                         )
                     continue
-                deadline = time.monotonic() + self._flow.connect_timeout_ms / 1000
                 key, error = message.key(), message.error()
+                if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    continue  # librdkafka asks for the coordinator of a group that nothing here needs
+                deadline = time.monotonic() + self._flow.connect_timeout_ms / 1000
                 if error is None:
                     if key is not None:
                         yield key, message.value(), message.timestamp()[1]

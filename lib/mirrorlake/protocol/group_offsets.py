@@ -18,7 +18,7 @@ from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.group_requests import Failed, all_groups, answer_of, each_coordinator, each_group
 from mirrorlake.protocol.network.network_client import IN_FLIGHT
-from mirrorlake.protocol.network.response_error import ResponseError, WireError, check
+from mirrorlake.protocol.network.response_error import ResponseError, WireError, check_repeatable
 from mirrorlake.protocol.requests.grouping import by
 
 PORTION_BYTES = 256 << 10  # of one commit; a batch of __consumer_offsets has at most 1 MiB by default
@@ -169,7 +169,7 @@ async def _each_groups_offsets(
         answers = {group.group_id: group for group in response.groups} if is_batched else {names[0]: response}
         for name, answer in answers.items():
             try:
-                check(answer.error_code, name)
+                check_repeatable(answer.error_code, name)
                 found[name] = _committed(name, answer.topics)
             except ResponseError as error:
                 failed[name] = error
@@ -188,7 +188,7 @@ def _committed(group: str, topics: Iterable[Any]) -> list[Committed]:
     found = []
     for topic in topics:
         for partition in topic.partitions:
-            check(partition.error_code, f"{group}, {topic.name}-{partition.partition_index}")
+            check_repeatable(partition.error_code, f"{group}, {topic.name}-{partition.partition_index}")
             found.append(
                 Committed(topic.name, partition.partition_index, partition.committed_offset, partition.metadata or "")
             )

@@ -34,6 +34,7 @@ from mirrorlake.protocol.network.response_error import (
     check,
     check_repeatable,
     may_pass,
+    repeatable,
 )
 from mirrorlake.protocol.requests.grouping import by, portions
 
@@ -177,7 +178,7 @@ async def _each_described(cluster: Cluster, groups: list[str]) -> tuple[dict[str
         try:
             for group in (await answer_of(cluster, future, node)).groups:
                 if group.error_code:
-                    failed[group.group_id] = ResponseError(group.error_code, printable(group.group_id))
+                    failed[group.group_id] = repeatable(group.error_code, printable(group.group_id))
                     continue
                 found[group.group_id] = Group(group.protocol_type, "classic", group.group_state)
                 if group.group_state in UNKNOWN_STATES:
@@ -230,7 +231,7 @@ async def each_coordinator(cluster: Cluster, groups: list[str]) -> tuple[dict[in
             FindCoordinatorRequest[4](key_type=GROUP_COORDINATOR, coordinator_keys=groups)
         )
         found = [(one.key, one.node_id, one.error_code) for one in response.coordinators]
-    failed: Failed = {group: ResponseError(code, printable(group)) for group, _, code in found if code}
+    failed: Failed = {group: repeatable(code, printable(group)) for group, _, code in found if code}
     nodes = {group: node for group, node, code in found if not code}
     return by(nodes.__getitem__, nodes), failed
 

@@ -127,7 +127,12 @@ async def _of_leader(cluster: Cluster, leader: int, keys: list[PartitionKey]) ->
 async def _with_names(
     cluster: Cluster, found: dict[PartitionKey, OpenTransaction]
 ) -> dict[PartitionKey, OpenTransaction]:
-    """Adds transactional ids and times of beginning, which only the coordinators know."""
+    """Adds transactional ids and times of beginning, which only the coordinators know.
+
+    Raises:
+        WireError: the brokers are older than these requests (Kafka 3.0), and would close the connection.
+    """
+    cluster.max_version(ListTransactionsRequest)
     producer_ids = sorted({one.producer_id for one in found.values()})
     known: dict[int, tuple[str, int]] = {}
     for broker in await cluster.brokers():

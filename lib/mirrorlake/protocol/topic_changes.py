@@ -6,9 +6,11 @@ that are copied and reset.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from mirrorlake.config.flow import Flow
 
@@ -23,6 +25,7 @@ BEFORE_3_6 = {"message.timestamp.difference.max.ms": str(2**63 - 1)}  # in place
 LARGEST_MESSAGE, LARGEST_MESSAGE_DEFAULT = "max.message.bytes", "1048588"
 NEEDED = "mirroring needs this value, as record batches are copied unopened"
 NEEDED_SIZE = "every record of the source must fit into the remote topic"
+IN_NOTE = re.compile(r"[;,] ([a-z][a-z0-9.-]*)=(.*?)(?=, [a-z][a-z0-9.-]*=|$)", re.DOTALL)  # of a created topic
 
 
 class ChangeKind(StrEnum):
@@ -38,6 +41,7 @@ class ChangeKind(StrEnum):
     SET_QUOTA = "set_quota"  # at a failover
 
 
+OF_CONFIGS = (ChangeKind.CREATE_TOPIC, ChangeKind.SET_CONFIG, ChangeKind.RESET_CONFIG)
 UNANSWERED = "no answer: "  # the beginning of a reason for which a change may have been made all the same
 
 
@@ -150,6 +154,24 @@ def creation(
     ), config
 
 
+def configs_set(changes: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """Returns the value of each property of a remote topic that mirrorlake has set, and not reset.
+
+    Args:
+        changes: applied changes of kinds CREATE_TOPIC (its note has the configuration), SET_CONFIG and RESET_CONFIG, in
+            their order, with kind, target_topic, name, after and note.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for change in changes:
+        if change["kind"] == ChangeKind.CREATE_TOPIC:
+            found[change["target_topic"]] = dict(IN_NOTE.findall(change["note"] or ""))
+        elif change["after"] is not None:
+            found.setdefault(change["target_topic"], {})[change["name"]] = change["after"]
+        else:
+            found.get(change["target_topic"], {}).pop(change["name"], None)
+    return {(topic, name): value for topic, config in found.items() for name, value in config.items()}
+
+
 def only_needed(flow: Flow, config: Mapping[str, str]) -> dict[str, str]:
     """Returns of a new topic's configuration what mirroring needs, and what the flow gives to all new topics."""
     needed = {*REMOTE_CONFIG, *BEFORE_3_6, LARGEST_MESSAGE, *dict(flow.topic_creation)}
@@ -187,6 +209,30 @@ def wanted_config(flow: Flow, source: Mapping[str, Entry]) -> dict[str, tuple[st
             continue
         wanted[name] = (None if entry.default and flow.use_defaults_from == "target" else entry.value, None)
     return wanted
+
+
+def overrides_ended(
+    flow: Flow, topic: str, remote: str, source: Mapping[str, Entry], target: Mapping[str, Entry]
+) -> Iterator[Change]:
+    """Yields the resets of properties that the remote topic sets itself, and of the source only the broker's file.
+
+    Such a value is not copied (`wanted_config`). One that the topic had itself before was, and would stay for good.
+
+    Args:
+        flow: the flow.
+        topic: the source topic.
+        remote: the remote topic.
+        source: the configuration of the source topic.
+        target: the configuration of the remote topic.
+    """
+    if not flow.sync_topic_configs_enabled:
+        return
+    kept = {*dict(flow.topic_creation), *REMOTE_CONFIG, *BEFORE_3_6, LARGEST_MESSAGE}
+    for name, entry in sorted(source.items()):
+        here = target.get(name)
+        is_followed = not (entry.fixed or name in kept or name in flow.config_properties_excluded)
+        if entry.static and is_followed and here is not None and here.own:
+            yield Change(ChangeKind.RESET_CONFIG, topic, remote, name, before=here.value)
 
 
 def largest_message(configs: Iterable[Mapping[str, Entry]]) -> dict[str, Entry]:

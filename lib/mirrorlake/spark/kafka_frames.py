@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.connection import Connection
 from mirrorlake.errors import without_contents
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.batches.damage import SIGHTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +38,7 @@ def log_records(
     end: Mapping[PartitionKey, int],
     isolation: str,
     names: Mapping[str, str],
+    options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Reads the records of partitions from `start` to `end` as a frame of Spark's Kafka source, with headers.
 
@@ -46,6 +49,7 @@ def log_records(
         end: the offset after the last one, by topic and partition.
         isolation: `read_committed` or `read_uncommitted`.
         names: the value of the column topic for each topic, so that both sides of a flow can be joined.
+        options: more options of Spark's Kafka source.
     """
     from pyspark.sql import functions as F
 
@@ -60,7 +64,7 @@ def log_records(
     ]
     frame = (
         spark.read.format("kafka")
-        .options(**{**POLL, **connection.spark()})
+        .options(**{**POLL, **connection.spark(), **(options or {})})
         .option("maxRecordsPerPartition", str(RECORDS_PER_TASK))
         .option("assign", json.dumps(partitions))
         .option("startingOffsets", offsets[0])
@@ -88,6 +92,22 @@ def corrupt_partitions(error: Any) -> set[PartitionKey]:
     names = {(found[1] or found[2] or "").rstrip(".") for found in CORRUPT_BATCH.finditer(str(error))}
     parts = (name.rpartition("-") for name in names)
     return {(topic, int(partition)) for topic, _, partition in parts if partition.isdecimal()}
+
+
+class Damage:
+    """What Spark has found damaged, over reads that have failed for it one after the other."""
+
+    def __init__(self) -> None:
+        self._sightings = Counter[str]()
+
+    def none(self) -> None:
+        """Notes a read that has found nothing damaged."""
+        self._sightings.clear()
+
+    def is_of_the_log(self, found: str) -> bool:
+        """Notes what a read has found; returns True once the same was found so often that it is not the line."""
+        self._sightings[found] += 1
+        return self._sightings[found] >= SIGHTINGS
 
 
 def why_unread(error: Exception) -> str:

@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 MOST_SERIES = 10_000  # partitions, and positions of groups; of more lags the longest are shown, else those seen first
 LONGEST_LABEL, SHOWN_OF_LONGER = 250, 180  # characters; topics have 249 at most, groups may have 32,767
 WINDOW_S = 30.0  # of Kafka's own statistics, which keep two windows
+KEPT_S = 3600.0  # if there are too many, a series without news for so long makes room: topics and groups come and go
 
 SOURCE_CONNECTOR = "kafka_connect_mirror_mirrorsourceconnector_"
 CHECKPOINT_CONNECTOR = "kafka_connect_mirror_mirrorcheckpointconnector_"
@@ -138,7 +139,9 @@ class Details(Collector):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._values: dict[str, dict[Labels, float]] = {name: {} for name in FAMILIES}
-        self._statistics: dict[tuple[str, Labels], Statistic] = {}
+        self._statistics: dict[str, dict[Labels, Statistic]] = {}
+        self._updated: dict[str, dict[Labels, float]] = {}  # when each count and statistic was, by the clock
+        self._made_room: dict[str, float] = {}
 
     def lag(self, flow: str, partitions: Iterable[Any]) -> None:
         """Takes a measurement (`PartitionLag`), which replaces the flow's last one. Of too many, the oldest stay."""
@@ -196,23 +199,39 @@ class Details(Collector):
 
     def _add(self, name: str, labels: Labels, value: float) -> None:
         values = self._values[name]
-        if labels in values or len(values) < MOST_SERIES:
+        if self._has_room(name, values, labels):
             values[labels] = values.get(labels, 0.0) + value
 
     def _note(self, name: str, labels: Labels, values: tuple[float, float, int]) -> None:
-        key = name, labels
-        if key not in self._statistics:
-            if len(self._statistics) >= 5 * MOST_SERIES:
-                return
-            self._statistics[key] = Statistic(self._clock)
+        statistics = self._statistics.setdefault(name, {})
+        if not self._has_room(name, statistics, labels):
+            return
         least, most, count = values
-        self._statistics[key].add(least, most, count, newest=least)
+        statistics.setdefault(labels, Statistic(self._clock)).add(least, most, count, newest=least)
+
+    def _has_room(self, name: str, series: dict[Labels, Any], labels: Labels) -> bool:
+        """Tells whether there is room for a series, and notes that it has news."""
+        now_s, updated = self._clock(), self._updated.setdefault(name, {})
+        if labels not in series and len(series) >= MOST_SERIES:
+            if now_s < self._made_room.get(name, -WINDOW_S) + WINDOW_S:
+                return False
+            self._made_room[name] = now_s
+            for old in [one for one, at_s in updated.items() if now_s >= at_s + KEPT_S]:
+                del series[old], updated[old]
+            if len(series) >= MOST_SERIES:
+                return False
+        updated[labels] = now_s
+        return True
 
     def collect(self) -> Iterator[Metric]:
         """Yields all families that have values; see `Collector`."""
         with self._lock:
             values = {name: dict(found) for name, found in self._values.items()}
-            read = {key: (statistic.read(), statistic.windows) for key, statistic in self._statistics.items()}
+            read = {
+                (name, labels): (statistic.read(), statistic.windows)
+                for name, of in self._statistics.items()
+                for labels, statistic in of.items()
+            }
         for (name, labels), ((newest, least, most, mean, count), windows) in read.items():
             if name.endswith("_ms"):
                 for suffix, value in (("", newest), ("_min", least), ("_max", most), ("_avg", mean)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from mirrorlake.protocol.batches.record_batch import Batch, FetchedLog
 
+SIGHTINGS = 5  # of the same damage, until it is the log that is damaged, and not what was sent of it
+
 
 def damage_of(log: FetchedLog, number: int, batch: Batch, offset: int) -> str:
     """Returns what is wrong with a batch, of which `offset` or a later one is to be read next; empty if nothing is.

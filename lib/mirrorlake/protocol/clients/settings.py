@@ -21,14 +21,6 @@ from mirrorlake.config.security.tls import Tls
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.protocol.clients.oauth_tokens import provider
 
-# Client properties with the same meaning in librdkafka. The Java client's other properties tune the Java client.
-TO_LIBRDKAFKA = (
-    "client.id",
-    "metadata.max.age.ms",
-    "reconnect.backoff.ms",
-    "reconnect.backoff.max.ms",
-)
-
 
 def librdkafka(connection: Connection, **settings: Any) -> dict[str, Any]:
     """Renders the configuration of a confluent-kafka client; `settings` win.
@@ -37,8 +29,7 @@ def librdkafka(connection: Connection, **settings: Any) -> dict[str, Any]:
         ConfigurationError: a reference leads nowhere, or a store can't be read here.
     """
     values = connection.resolved()
-    rendered: dict[str, Any] = {name: values[name] for name in TO_LIBRDKAFKA if name in values}
-    rendered |= {
+    rendered: dict[str, Any] = {
         "bootstrap.servers": values["bootstrap.servers"],
         "security.protocol": connection.security_protocol,
     }
@@ -72,12 +63,18 @@ def kafka_python(connection: Connection, **settings: object) -> dict[str, object
     if login:
         rendered["sasl_mechanism"] = connection.mechanism
         if isinstance(login, Password):
-            rendered |= {"sasl_plain_username": login.username, "sasl_plain_password": login.password}
+            name = _sasl_name(login.username) if connection.mechanism.startswith("SCRAM") else login.username
+            rendered |= {"sasl_plain_username": name, "sasl_plain_password": login.password}
         else:
             rendered["sasl_oauth_token_provider"] = provider(login)
     if tls:
         rendered["ssl_context"] = _context(connection.alias, tls)
     return {**rendered, **settings}
+
+
+def _sasl_name(username: str) -> str:
+    """Escapes a user name for SCRAM (saslname of RFC 5802), as the other two clients do; kafka-python does not."""
+    return username.replace("=", "=3D").replace(",", "=2C")
 
 
 @lru_cache(16)

@@ -323,6 +323,8 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         super().__init__(net, **{**configs, **security()})
         self._security = security
         self.cluster.broker_metadata = partial(_broker_of, self.cluster.broker_metadata)
+        self._bootstrap_servers = self.cluster.bootstrap_brokers
+        self.cluster.bootstrap_brokers = self._untried
         self.refused: dict[Lane, float] = {}
         self._connecting_since: dict[Any, float] = {}  # until a connection is established
         self._received = memoryview(bytearray(RECEIVE_BYTES))  # of all connections: one at a time receives
@@ -346,6 +348,26 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         """Returns True while the connection to a broker is being established."""
         conn = self._conns.get(node_id)
         return conn is not None and not conn.connected and not conn.closed
+
+    def bootstrap_async(self, timeout_ms: float | None = None, refresh: bool = True) -> Any:
+        """Asks the bootstrap servers for the brokers; failures of earlier times do not count."""
+        if self._bootstrap_future is None or (refresh and self._bootstrap_future.is_done):
+            for server in self._bootstrap_servers():
+                self._backoff.pop(server.node_id, None)
+        return super().bootstrap_async(timeout_ms, refresh)
+
+    def _untried(self) -> list[Any]:
+        """Returns the bootstrap servers with the fewest failures, of which kafka-python draws one.
+
+        It would draw from all, and one that says nothing could use up the deadline while others answer. One that has
+        rejected the login ends the first contact: others would count a further attempt.
+        """
+        servers = list(self._bootstrap_servers())
+        rejected = [server for server in servers if server.node_id in self._auth_failures]
+        if rejected and not self.cluster.brokers():
+            return rejected
+        failures = [self._backoff.get(server.node_id, (0,))[0] for server in servers]
+        return [server for server, count in zip(servers, failures, strict=True) if count == min(failures)]
 
     def most_lanes(self) -> int:
         """Returns the number of connections to each broker that were not refused lately."""

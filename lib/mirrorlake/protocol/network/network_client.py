@@ -43,6 +43,7 @@ MOST_CONNECTIONS = 8
 RECEIVE_LIMIT_BYTES = 512 << 20
 # A request that is lost while a connection is established must not use up the whole deadline of the first contact.
 FIRST_CONTACTS = 3
+OUT_OF_TIME = "Timeout during ApiVersions check"  # kafka-python's words
 SHORTEST_CONTACT_MS, LONGEST_CONTACT_MS = 2_000, 10_000
 
 
@@ -101,7 +102,7 @@ class NetworkClient:
         except WireError as error:
             rejected = self._manager.auth_failures or causes.certificates
             opinions = [] if rejected else self._second_opinion()
-            cause = (rejected or [opinion.str() for opinion in opinions] or causes.messages or [str(error)])[-1]
+            cause = (rejected or [opinion.str() for opinion in opinions] or causes.reasons or [str(error)])[-1]
             raise self.error(
                 f"cluster {self.connection.alias} ({', '.join(self.connection.bootstrap_servers)}, "
                 f"{self.connection.security_protocol}) can't be reached "
@@ -111,6 +112,12 @@ class NetworkClient:
             ) from None
         finally:
             logger.removeHandler(causes)
+
+    async def bootstrap_again(self) -> None:
+        """Asks those of bootstrap.servers for the brokers, as all that were known may have other addresses by now
+        (KIP-899)."""
+        with contextlib.suppress(WireError):  # the next request will report it
+            await self._manager.bootstrap_async(SHORTEST_CONTACT_MS)
 
     def _security(self) -> dict[str, object]:
         """Returns the security settings, with the present values of references.
@@ -358,6 +365,11 @@ class _Causes(logging.Handler):
         message = record.getMessage().splitlines()[0]
         if not message.startswith("Bootstrap"):
             self.messages.append(message.rpartition("Connection lost: ")[2])
+
+    @property
+    def reasons(self) -> list[str]:
+        """Returns the messages. What an attempt at the end of the deadline had no time for hides none before it."""
+        return [message for message in self.messages if not message.endswith(OUT_OF_TIME)] or self.messages
 
     @property
     def certificates(self) -> list[str]:

@@ -46,15 +46,20 @@ def check(code: int, detail: str = "", key: PartitionKey | None = None) -> None:
         raise ResponseError(code, detail, key)
 
 
-def check_repeatable(code: int, detail: str = "") -> None:
-    """Raises ResponseError for every error code except 0 of a request that does no harm if it is repeated.
+def repeatable(code: int, detail: str = "") -> ResponseError:
+    """Returns the error of a request that does no harm if it is repeated.
 
     UNKNOWN_SERVER_ERROR is retriable then, as for Kafka's consumers: a broker answers it to any unexpected exception.
     """
+    error = ResponseError(code, detail)
+    error.retriable = error.retriable or code == ErrorCode.UNKNOWN
+    return error
+
+
+def check_repeatable(code: int, detail: str = "") -> None:
+    """Raises ResponseError for every error code except 0 of a request that does no harm if it is repeated."""
     if code:
-        error = ResponseError(code, detail)
-        error.retriable = error.retriable or code == ErrorCode.UNKNOWN
-        raise error
+        raise repeatable(code, detail)
 
 
 def is_unauthorized(error: Exception) -> bool:

@@ -27,8 +27,10 @@ class Topic:
 
         A broker that is behind must not take back what another one has said (KAFKA-9212).
         """
-        if not self.topic_id or self.topic_id != known.topic_id:
-            return self
+        return self.with_newer(known) if self.topic_id and self.topic_id == known.topic_id else self
+
+    def with_newer(self, known: Topic) -> Topic:
+        """Returns this topic, with the leaders of another answer about it where those have a newer epoch."""
         newer = {index for index, epoch in known.epochs.items() if epoch > self.epochs.get(index, epoch)}
         if not newer:
             return self
