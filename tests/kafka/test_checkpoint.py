@@ -236,6 +236,29 @@ def test_a_ledger_that_knows_more_than_the_topic_holds_is_of_another_topic_and_t
         cluster.close()
 
 
+def test_a_flow_that_is_begun_anew_on_the_tables_of_the_former_one_is_refused_before_anything_is_created(
+    world: World,
+) -> None:
+    """Its map would be that of the former topic, and groups would be moved by it."""
+    topic = world.topic(partitions=1)
+    world.produce(topic, 50, 1)
+    world.mirror()
+    assert world.rows("offset_syncs")
+    gone = [world.flow.offset_syncs_topic, world.remote(topic)]
+    for future in world.target_admin.delete_topics(gone).values():
+        future.result()
+    eventually(lambda: not {*gone} & {*world.target_admin.list_topics(timeout=5).topics})
+    with pytest.raises(ConfigurationError, match="They are the map of an earlier topic, and groups would be moved"):
+        world.mirror()
+    assert not {*gone} & {*world.target_admin.list_topics(timeout=5).topics}
+    for name in ("offset_syncs", "gaps"):
+        world.spark.sql(f"DELETE FROM {world.ledger.table(name)} WHERE source = '{world.alias}'")
+    assert world.mirror().records == 50
+    group = world.commit("g", {(topic, 0): 30})
+    world.checkpoint()
+    assert world.checkpoints()[group, topic, 0]["downstream_offset"] == 30
+
+
 def test_a_write_of_the_ledger_that_fails_once_ends_no_checkpoint_job_and_loses_no_outcome(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

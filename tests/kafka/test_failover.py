@@ -23,9 +23,13 @@ from mirrorlake.errors import ConfigurationError, GateError, MirrorlakeError, Ta
 from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.jobs.failover import job
 from mirrorlake.jobs.failover.planner import PlanMaker
+from mirrorlake.jobs.mirror import spark_engine
 from mirrorlake.ledger.sql_text import literal
 from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.model.status import Status
 from mirrorlake.reasons import PositionReason
+from mirrorlake.translation.positions import ReaderPosition
+from mirrorlake.translation.translator import Translator
 
 from tests.moving import (
     IDENTITY,
@@ -106,6 +110,11 @@ def test_a_group_at_the_end_of_logs_that_retention_has_emptied_goes_on_at_the_fi
         admin.delete_records([whole])[whole].result()
     world.checkpoint()
     assert world.committed(synced)[remote][0] == 51, "the marker of the transaction is gone as well"
+    (outside,) = Translator(world.flow, world.ledger).translate([ReaderPosition(topic, 0, 50, "reader")]).positions
+    assert (outside.downstream_offset, outside.status) == (51, Status.EXACT), "as a group gets it"
+    rows = len(world.table("checkpoints"))
+    world.checkpoint()
+    assert len(world.table("checkpoints")) == rows, "another job finds its place as it was"
     late = world.commit("late", {(topic, 0): 50})
     result = failover(world, mode="rehearse")
     assert {(one.downstream_offset, one.proof, one.go) for one in result.lines} == {(51, "at the end", True)}
@@ -115,6 +124,67 @@ def test_a_group_at_the_end_of_logs_that_retention_has_emptied_goes_on_at_the_fi
     assert producer.flush(30) == 0
     for group in (synced, late):
         assert consume_as(world.target_servers, group, [remote[0]]) == {remote: [b"new"]}
+
+
+def test_a_group_whose_record_retention_has_deleted_on_the_target_continues_at_the_first_one_that_is_left(
+    world: World,
+) -> None:
+    topic = world.topic(partitions=1)
+    remote = (world.remote(topic), 0)
+    world.produce(topic, 100, 1)
+    world.mirror()
+    group = world.commit("g", {(topic, 0): 20})
+
+    def expire(before: int) -> None:
+        place = TopicPartition(*remote, before)
+        world.target_admin.delete_records([place])[place].result()
+
+    def synced() -> tuple[int, str, str | None]:
+        world.checkpoint()
+        row = world.checkpoints()[group, topic, 0]
+        return world.committed(group)[remote][0], row["sync"], row["reason"]
+
+    expire(60)
+    assert synced() == (60, "committed", PositionReason.PASSED_BY_RETENTION)
+    assert world.checkpoints()[group, topic, 0]["downstream_offset"] == 20, "its place by the map"
+    rows = len(world.table("checkpoints"))
+    assert synced() == (60, "committed", PositionReason.PASSED_BY_RETENTION)
+    assert len(world.table("checkpoints")) == rows, "nothing is new"
+    world.commit(group, {(topic, 0): 80})
+    assert synced() == (80, "committed", None)
+    world.commit(group, {(topic, 0): 10})  # its owner goes back
+    moved = PositionReason.MOVED_BACK.about(before=80, offset=10)
+    assert synced() == (60, "committed", f"{PositionReason.PASSED_BY_RETENTION}; {moved}")
+    assert [kind for kind, _ in line(failover(world), group).blocks] == ["losses"], "it is not ahead"
+    expire(70)
+    done = failover(world, mode="promote", signed_by="ann", accept="losses")
+    assert [one.outcome for one in done.lines] == ["committed"]
+    assert world.committed(group)[remote][0] == 70
+    said = [row["downstream_offset"] for row in world.table("failovers") if row["source"] == world.alias]
+    assert said == [70], "where the group continues"
+    assert len(consume_as(world.target_servers, group, [remote[0]])[remote]) == 30
+
+
+def test_an_interrupt_of_the_drain_ends_a_promotion_before_any_group_is_moved(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 20, 1)
+    world.mirror()
+    group = world.commit("g", {(topic, 0): 20})
+    world.produce(topic, 20, 1, seed=2)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupting:
+        interrupting.setattr(spark_engine.Running, "watched", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            failover(world, mode="promote", signed_by="ann", accept="lag")
+    assert world.committed(group) == {}
+    world.assert_nothing_open()
+    world.mirror()  # the flow is open
+    world.assert_equal(topic)
 
 
 def test_a_plan_says_exactly_what_would_be_read_again_skipped_and_lost_and_changes_nothing(world: World) -> None:
@@ -259,8 +329,8 @@ def test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted(world: World)
     assert line(plan, f"{world.alias}-late").lost == 33
     assert [reason for name in ("late", "loses") for _, reason in line(plan, f"{world.alias}-{name}").blocks] == [
         "30 offsets from 20 on are before the first mirrored record",
-        "retention has deleted 3 records on the target at or after offset 0; consumers start there at their "
-        "auto.offset.reset",
+        "retention has deleted 3 records on the target at or after offset 0; the group continues at the start of that "
+        "log, 3",
         "30 offsets ahead of the group were lost (retention)",
     ]
     proofs = {one.group_id: one.proof for one in failover(world, mode="rehearse").lines}

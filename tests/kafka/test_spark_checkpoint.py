@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from mirrorlake.errors import TargetError
 from mirrorlake.reasons import PositionReason
 from mirrorlake.translation.inputs import ExternalPositions
-from mirrorlake.translation.positions import listed
+from mirrorlake.translation.positions import ReaderPosition, listed
 from mirrorlake.translation.translator import Translator
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
@@ -169,6 +170,46 @@ def test_a_query_past_what_is_mirrored_has_to_wait_and_then_its_files_are_comple
     assert Counter(None if row["value"] is None else bytes(row["value"]) for row in found) == Counter(
         values(world, topic)[0]
     )
+
+
+def test_a_reader_is_not_placed_where_the_flow_has_begun_nothing_or_only_later_records(world: World) -> None:
+    """Neither has a row in the ledger: the flow's states have its beginning, and the target has the records of others.
+
+    The same holds for a flow that was taken over from a mirror whose records the target has no more.
+    """
+    late, taken = world.topic("late", 1), world.topic("taken", 1)
+    for topic in (late, taken):
+        world.produce(topic, 30, 1)
+    remote = world.remote(taken)
+    world.target_admin.create_topics([NewTopic(remote, 1, 1)])[remote].result()
+    producer = Producer({"bootstrap.servers": world.target_servers, "log_level": 0})
+    producer.produce(remote, b"of somebody else")
+    assert producer.flush(30) == 0
+    world.write_config(**{f"mirrorlake.start.topic.{late}": "latest"})
+    assert world.mirror().records == 0
+    translator = Translator(world.flow, world.ledger.ensure_tables())
+    found = translator.translate(
+        [ReaderPosition(*key) for key in ((late, 0, 0), (late, 0, 30), (late, 0, -2), (late, 0, -1), (taken, 0, 0))]
+    )
+    assert [(one.status, one.downstream_offset) for one in found.positions] == [
+        ("before_mirror", 0),
+        ("exact", 0),
+        ("exact", 0),
+        ("exact", 0),
+        ("not_mirrored_yet", None),
+    ]
+    assert found.positions[-1].reason == PositionReason.NOT_BEGUN
+    world.produce(late, 10, 1, seed=2)
+    assert world.mirror().records == 10
+    # As long as the ledger lacks the records, nobody knows where they are; behind them, nothing is missing.
+    asked = [ReaderPosition(late, 0, offset) for offset in (0, 35, -2, 40, -1)]
+    found = translator.translate(asked)
+    assert [one.reason for one in found.positions] == 3 * [PositionReason.LEDGER_BEHIND] + 2 * [None]
+    end = world.target_records(late)[0][-1][0] + 1
+    assert [one.downstream_offset for one in found.positions] == [None, None, None, end, end]
+    found = Translator(world.flow, world.ledger).translate(asked)
+    assert [one.status for one in found.positions] == ["before_mirror", *4 * ["exact"]]
+    assert [one.downstream_offset for one in found.positions] == [0, 5, 0, end, end]
 
 
 def test_a_time_is_the_first_record_at_or_after_it_and_an_idle_partition_begins_where_its_log_does(

@@ -19,6 +19,7 @@ from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.observation.lag_keeper import LagKeeper, LagSample
 from mirrorlake.ledger import expiry, maintenance, views
+from mirrorlake.ledger.checkpoint_row import last_checkpoints
 from mirrorlake.ledger.expiry import Expiry
 from mirrorlake.ledger.folding import fold_gaps, fold_runs
 from mirrorlake.ledger.maintenance import Maintenance, Retention
@@ -179,6 +180,13 @@ def test_of_checkpoints_stays_what_held_then_and_the_last_row_that_left_the_targ
         checkpoint("again", "t", 0, (2, 2), "03:00:00"),
     ]
     ledger.append("checkpoints", [{**row, "source": "expiry"} for row in rows])
+    mine = ledger.read("checkpoints").filter("source = 'expiry'")
+    assert {
+        (row["known"].group_id, row["known"].upstream_offset, row["settled"].upstream_offset)
+        for row in last_checkpoints(mine)
+    } == {("g", 5, 2), ("h", 1, 1), ("again", 2, 2)}, "there may be millions of deleted groups"
+    ended = last_checkpoints(mine.filter("group_id = 'old'"))
+    assert [row["known"].created_at.hour for row in ended] == [2], "the newest row of all, by which clocks go on"
     expires = expiry.of_checkpoints(ledger, at("05:00:00"))
     count = expires.count(ledger)
     assert expires.apply(ledger) == count >= 3
@@ -301,7 +309,9 @@ def test_what_later_jobs_read_never_expires_by_age(ledger: Ledger) -> None:
         [
             {**change, "kind": "create_acl", "after": binding},
             {**change, "kind": "create_acl", "after": unanswered, "outcome": "no answer: timed out"},
-            {**change, "kind": "create_topic", "after": "1"},
+            {**change, "kind": "add_partitions", "before": "1", "after": "2"},
+            {**change, "kind": "create_topic", "after": "1", "note": "replication factor 1; retention.ms=5"},
+            {**change, "kind": "set_config", "name": "retention.ms", "before": "5", "after": "7"},
         ],
     )
     note: dict[str, Any] = {**flow, "kind": "diverged", "detected_at": DAY}
@@ -321,6 +331,7 @@ def test_what_later_jobs_read_never_expires_by_age(ledger: Ledger) -> None:
         expires.apply(ledger)
         assert mine.count() == before - 1, table
     assert sorted(ledger.granted_acls(FLOW)) == [binding, unanswered], "one that may be there is taken back as well"
+    assert ledger.set_configs(FLOW) == {("x.t", "retention.ms"): "7"}, "what was set is reset, however late"
     rows = ledger.read("anomalies").filter("source = 'x'").collect()
     assert [row["action"] for row in rows] == ["reapply, signed by ann"]
     kept = {(row["job"], row["finished_at"].hour) for row in ledger.read("cycles").filter("source = 'x'").collect()}

@@ -268,6 +268,9 @@ def test_a_flow_counts_as_verified_by_verifications_that_have_passed_and_by_no_o
         common |= {"finished_at": DAY, "offset_syncs_version": 1, "gaps_version": 1}
         rows += [{**one.row(), **common} for one in partitions]
         rows += [{**equal.row(), **common, "verification_id": f"some-{alias}", "topics": "t"}]  # nothing of the others
+        rows += [
+            {**equal.row(), **common, "verification_id": f"old-{alias}", "pinned": True}
+        ]  # nothing of later records
         results = gate.evaluate(gate_frame(partitions), flows[-1].name, alias)
         verdicts.append(all(result.success for result in results))
     ledger.append("verifications", rows)
@@ -320,6 +323,18 @@ def test_an_append_to_a_table_whose_files_are_gone_is_an_error_and_makes_no_tabl
         ledger.append_frame("lag_samples", rows)
     assert not place.exists()
     (tmp_path / "elsewhere").rename(place)
+
+
+def test_a_table_whose_creation_was_cut_short_is_created_by_the_next_start(spark: Any, tmp_path: Path) -> None:
+    halfway = Ledger(spark, "spark_catalog", "halfway", str(tmp_path))
+    log = tmp_path / "halfway" / "lag_samples" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / ".00000000000000000000.json.tmp").touch()
+    spark.sql("CREATE SCHEMA halfway")
+    assert halfway._ensure_table("lag_samples", reads=False) == []
+    assert halfway.read("lag_samples").count() == 0
+    assert halfway._ensure_table("lag_samples", reads=False) == [], "the one that is there stays"
+    spark.sql("DROP SCHEMA halfway CASCADE")
 
 
 @pytest.mark.parametrize("name", ["a-b", "x;y", "", "a b"])
@@ -391,6 +406,11 @@ def test_what_a_state_has_of_a_partition_is_one_row_and_unfolds_to_a_row_for_eac
         assert {*keys.values()} == {1}
         assert len(alone) == (sum(row["kind"] == "hole" for row in were) if view.endswith("gaps") else 1) > 0
         assert len(stored) - len(alone) < len(were) / 5
+        if view == "offset_sync_runs":  # a view of a view has each run, too
+            current = views.read(ledger, "current_runs").filter("topic = 's'").collect()
+            assert Counter((row["partition"], row["upstream_start"]) for row in current) == Counter(
+                (row["partition"], row["upstream_start"]) for row in were
+            )
 
         query = Definition.load(view).filled(ledger.table)
         ledger.spark.sql(f"INSERT OVERWRITE {ledger.table(table)} SELECT *, NULL FROM ({query})")  # operations.md

@@ -43,7 +43,9 @@ class Cycles:
         clock: Any = SimpleNamespace(laps_ms={}, total_ms=0.0)
         row = replace(self._row, **changes)
         known = replace(row, created_at=row.created_at - timedelta(seconds=since_s or 0))
-        self._counts.measure(clock, [row], {} if since_s is None else {row.key: known}, is_paused=is_paused)
+        self._counts.measure(
+            clock, [row], {} if since_s is None else {row.key: known}, is_paused=lambda topic: is_paused
+        )
         found = self._metrics.registry.get_sample_value("mirrorlake_checkpoint_worst_group_seconds", {"flow": "a->b"})
         assert found is not None
         return found

@@ -141,3 +141,27 @@ def test_a_flow_has_caught_up_where_leaders_answer_and_with_no_answer_nobody_kno
     assert not caught_up((copied, None), silent)
     assert not caught_up(silent, silent)
     assert caught_up((PartitionState.PAUSED, 9))
+
+
+def test_a_backfill_hides_no_lag_of_the_other_topics() -> None:
+    rows = [
+        PartitionLag(topic, 0, PartitionState.MIRRORING, lag=9, lag_seconds=seconds)
+        for topic, seconds in (("history", 3e7), ("payments", 400.0))
+    ]
+    found = FlowLag("a", "b", datetime(2026, 1, 1), tuple(rows), frozenset({"history"}))
+    assert (found.seconds, found.records, found.is_caught_up) == (400, 18, False)
+
+
+def test_a_topic_that_only_the_job_knows_to_be_held_keeps_no_flow_from_being_caught_up() -> None:
+    states = (PartitionState.MIRRORING, PartitionState.NOT_BEGUN, PartitionState.PAUSED)
+    rows = [PartitionLag("t", number, state, lag=9, lag_seconds=900.0) for number, state in enumerate(states)]
+    other = PartitionLag("u", 0, PartitionState.MIRRORING, lag=0)
+    found = FlowLag("a", "b", datetime(2026, 1, 1), (*rows, other)).with_held({"t": "it stamps records anew"})
+    assert found.is_caught_up
+    assert found.seconds == 0
+    assert [(one.state, one.reason) for one in found.partitions] == [
+        (PartitionState.HELD, "it stamps records anew"),
+        (PartitionState.HELD, "it stamps records anew"),
+        (PartitionState.PAUSED, None),
+        (PartitionState.MIRRORING, None),
+    ]

@@ -32,3 +32,15 @@ def test_a_start_that_is_not_told_now_is_the_last_one_and_one_that_was_never_tol
     assert (starts.of([KEY, OTHER]), starts.unread) == ({KEY: 101, OTHER: 7}, set())
     now[0], leaders.away, leaders.starts[KEY] = 2 * LOOK_S, set(), 120
     assert starts.of([KEY]) == {KEY: 120, OTHER: 7}
+
+
+def test_the_start_of_a_log_before_a_topic_was_created_anew_is_forgotten_at_once() -> None:
+    leaders = Leaders()
+    starts = LogStarts(leaders, 1_000, clock=lambda: 0.0)  # type: ignore[arg-type]
+    assert starts.of([KEY]) == {KEY: 101}
+    starts.forget()
+    leaders.starts[KEY] = 0
+    assert starts.of([KEY]) == {KEY: 0}
+    starts.forget()
+    leaders.away = {KEY}
+    assert (starts.of([KEY]), starts.unread) == ({}, {KEY}), "that of the log before is no answer"

@@ -57,6 +57,19 @@ def test_late_canaries_burn_the_objective_once_each_whether_they_arrive_or_not()
     assert path.value("seconds_count") == NEWEST - 1, "sent by another job"
 
 
+def test_what_was_late_before_a_pause_burns_no_objective_in_it() -> None:
+    path = Path()
+    for canary in range(40):
+        path.objective.sent(canary, 0.0)
+    path.objective.look(11.0)
+    assert path.value("burn_ratio") > 1
+    path.objective.forget()
+    assert path.value("burn_ratio") == 0
+    path.objective.sent(41, 100.0)
+    path.objective.arrived(41, 101.0)
+    assert path.value("burn_ratio") == 0
+
+
 def test_one_late_canary_after_a_start_burns_no_objective_and_an_interruption_does() -> None:
     path = Path()
     for canary in range(NEWEST // 10):

@@ -234,3 +234,9 @@ def test_offsets_are_listed_with_what_they_are_of() -> None:
     assert [(p.topic, p.partition, p.upstream_offset, p.label) for p in listed({"t": {1: 2}}, "x")] == [
         ("t", 1, 2, "x")
     ]
+
+
+def test_the_format_of_commands_is_no_file_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, expected in (("json", ""), ("there.json", "there.json")):
+        monkeypatch.setenv("MIRRORLAKE_OUTPUT", value)
+        assert ExternalPositions.resolve({"at": "2026-11-01"}).output == expected

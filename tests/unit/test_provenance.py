@@ -20,6 +20,7 @@ from mirrorlake.protocol.network.response_error import ResponseError
 from mirrorlake.protocol.requests.fetch import Fetched
 from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.protocol.transaction import Producer
+from mirrorlake.state import provenance
 from mirrorlake.state.offset_syncs import encode
 from mirrorlake.state.provenance import Provenance
 
@@ -84,6 +85,18 @@ def test_producers_are_read_from_the_snapshot_that_the_last_changes_name() -> No
     assert 999 not in found.mirrored
     assert not learnt(Log({})).mirrored, "no job has written a state yet"
     assert {1, 7} <= learnt(Log({40: state(8, producer_ids=(1, 7))}, first=40)).mirrored, "a snapshot is enough"
+
+
+def test_producers_of_one_transaction_each_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "MOST_LOCAL", 10)
+    found = learnt(Log(CHANGES))
+    for producer_id in range(1_000, 1_100):
+        (batch,) = read_log(state(producer_id))
+        asyncio.run(found.learn([batch]))
+        assert found.knows([producer_id])
+        assert not found.excludes(batch)
+    assert len(found._local) <= 10
+    assert {1, 7, 8, 9} <= found.mirrored
 
 
 @pytest.mark.parametrize(

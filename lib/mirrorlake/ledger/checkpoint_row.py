@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from mirrorlake.model.status import SETTLED, Status, SyncOutcome
+from mirrorlake.reasons import PositionReason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -64,9 +65,12 @@ class Checkpoint:
     def says_the_same_as(self, other: Checkpoint | None) -> bool:
         """Returns True if `other` differs in no column that the history keeps.
 
-        The lag is ignored, because it changes with every record.
+        The lag is ignored, because it changes with every record; and in topics that do not belong to the flow, so are
+        the offset and its text, as the groups of a whole cluster would fill the table.
         """
-        names = ("status", "upstream_offset", "downstream_offset", "metadata", "reason")
+        names = ["status", "reason"]
+        if self.reason != PositionReason.NOT_OF_FLOW:
+            names += ["upstream_offset", "downstream_offset", "metadata"]
         return (
             other is not None
             and all(getattr(self, name) == getattr(other, name) for name in names)
@@ -89,7 +93,8 @@ def last_deletions(rows: DataFrame) -> DataFrame:
 def last_checkpoints(rows: DataFrame) -> list[dict[str, Checkpoint]]:
     """Finds the last row of every group and partition (`known`), and the last one with a settled outcome (`settled`).
 
-    Positions of groups that were deleted since are left out: there may be millions of them.
+    Groups that were deleted since, and their positions, are left out: there may be millions of them. If the newest row
+    of all is that of a deletion, it stays.
     """
     from pyspark.sql import functions as F
 
@@ -98,8 +103,14 @@ def last_checkpoints(rows: DataFrame) -> list[dict[str, Checkpoint]]:
         F.max_by(newest, "created_at").alias("known"),
         F.max_by(newest, F.when(rows.sync.isin(*SETTLED), rows.created_at)).alias("settled"),
     )
-    last = last.join(last_deletions(rows), "group_id", "left").filter(
-        "topic IS NULL OR ended_at IS NULL OR known.created_at >= ended_at"
+    last = (
+        last.join(last_deletions(rows), "group_id", "left")
+        .withColumn("settled", F.expr("CASE WHEN ended_at IS NULL OR settled.created_at >= ended_at THEN settled END"))
+        .crossJoin(F.broadcast(rows.agg(F.max("created_at").alias("newest_at"))))
+        .filter(
+            f"CASE WHEN topic IS NULL THEN known.status <> '{Status.DELETED}' OR known.created_at = newest_at "
+            "ELSE ended_at IS NULL OR known.created_at >= ended_at END"
+        )
     )
     return [
         {name: Checkpoint.from_row(row[name]) for name in ("known", "settled") if row[name] is not None}

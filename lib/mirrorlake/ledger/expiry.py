@@ -17,8 +17,8 @@ a group that was deleted before that time, the row of its deletion stays, and no
 
 Of counts, the last counting of each topic stays, and of an hour all rows or none. Of lag_samples, the newest row of
 each flow stays; of cycles, that of each of its jobs. Of verifications, those stay that `incremental` continues from,
-and those with differences that no later one has refuted. Operators' decisions (anomalies) and ACLs (topology_changes)
-never expire.
+and those with differences that no later one has refuted. Operators' decisions (anomalies), and ACLs and configurations
+(topology_changes) never expire.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mirrorlake.ledger.store import Ledger, standing_differences
 from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.model.gap import RESETS
 from mirrorlake.model.status import SETTLED, Status
-from mirrorlake.protocol.topic_changes import UNANSWERED, ChangeKind, ChangeOutcome
+from mirrorlake.protocol.topic_changes import OF_CONFIGS, UNANSWERED, ChangeKind, ChangeOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,10 +49,11 @@ AGED = {
     "expectation_results": ("evaluated_at", "true"),
     # Any other action is an operator's decision, by which a failback goes on.
     "anomalies": ("detected_at", f"(action IS NULL OR action IN ({literals(AnomalyAction)}))"),
-    # Only ACLs that mirrorlake has created are ever deleted (`Ledger.granted_acls`).
+    # Only ACLs that mirrorlake has created are ever deleted (`Ledger.granted_acls`), and only properties that it has
+    # set are reset (`Ledger.set_configs`).
     "topology_changes": (
         "changed_at",
-        f"(kind NOT IN ({literals(OF_ACLS)}) OR "
+        f"(kind NOT IN ({literals((*OF_ACLS, *OF_CONFIGS))}) OR "
         f"NOT (outcome = '{ChangeOutcome.APPLIED}' OR startswith(outcome, '{UNANSWERED}')))",
     ),
 }
@@ -112,9 +113,12 @@ def of_map(ledger: Ledger, before: datetime, log_starts: Iterable[LogStart]) -> 
         ledger, before, ledger.spark.createDataFrame(starts, LOG_STARTS)
     ).localCheckpoint()  # computed once: a merge reads it twice, and both tables use it
     same = " AND ".join(f"t.{column} = s.{column}" for column in PARTITION)
+    is_old = f"t.committed_at < {_time(before)}"  # a log that begins anew meanwhile has the same offsets
     return [
-        Expiry("offset_syncs", f"{same} AND t.upstream_end <= s.expires", limits, _leaves(ledger, limits)),
-        Expiry("gaps", f"{same} AND t.to_offset <= s.expires AND t.kind NOT IN ({literals(RESETS)})", limits),
+        Expiry("offset_syncs", f"{same} AND t.upstream_end <= s.expires AND {is_old}", limits, _leaves(ledger, limits)),
+        Expiry(
+            "gaps", f"{same} AND t.to_offset <= s.expires AND t.kind NOT IN ({literals(RESETS)}) AND {is_old}", limits
+        ),
     ]
 
 
@@ -197,9 +201,10 @@ def of_verifications(ledger: Ledger, before: datetime) -> list[Expiry]:
     rows = ledger.read("verifications")
     of_map = F.col("mode").isin("full", "incremental") & (F.col("passed") | (F.col("status") == "nothing_new"))
     one = F.struct("verification_id", "finished_at")
+    is_of_all = F.col("topics").isNull() & ~F.coalesce("pinned", F.lit(False))  # as of `Ledger.verified_at`
     last = (
         rows.filter(of_map)
-        .groupBy(*PARTITION, "target_topic", "target_partition", F.col("topics").isNull().alias("is_of_all"))
+        .groupBy(*PARTITION, "target_topic", "target_partition", is_of_all.alias("is_of_all"))
         .agg(
             F.max_by(one, "finished_at").alias("newest"),
             F.max_by(one, F.struct("upstream_to", "finished_at")).alias("furthest"),

@@ -69,6 +69,7 @@ class LocalTables:
         time: str,
         since: datetime,
         where: Mapping[str, Any] | None = None,
+        until: datetime | None = None,
     ) -> list[dict[str, Any]]:
         """Reads the newest row for each value of the columns `of`, since a time; none if there is no such table.
 
@@ -81,6 +82,7 @@ class LocalTables:
             time: the column by which a row is newer.
             since: the earliest time, in UTC.
             where: values that columns must have; None for all rows.
+            until: the time before which a row must be; None for any.
 
         Returns:
             The columns, and `rows`: the number of rows that have the same values of `of`.
@@ -90,7 +92,7 @@ class LocalTables:
         """
         with self._reading(table):
             found, waiting = list[Any](), 0
-            for part in self._parts(table, (*of, *columns, time), time, since, where):
+            for part in self._parts(table, (*of, *columns, time), time, since, where, until):
                 found.append(part.append_column("rows", [[1] * part.num_rows]))
                 waiting += part.num_rows
                 if waiting >= ROWS_AT_ONCE:
@@ -105,6 +107,7 @@ class LocalTables:
         time: str,
         since: datetime | None,
         where: Mapping[str, Any] | None,
+        until: datetime | None = None,
     ) -> Iterator[Any]:
         """Yields the rows of a table in parts (pyarrow.Table), as they are read."""
         directory = self._directory / table
@@ -117,6 +120,8 @@ class LocalTables:
         found = DeltaTable(directory).to_pyarrow_dataset()
         there = {*found.schema.names}
         condition = ds.field(time) >= since if time and since else None
+        if until is not None:
+            condition = ds.field(time) < until if condition is None else condition & (ds.field(time) < until)
         for name, value in (where or {}).items():
             condition = ds.field(name) == value if condition is None else condition & (ds.field(name) == value)
         for batch in found.to_batches(columns=[name for name in columns if name in there], filter=condition):

@@ -11,7 +11,7 @@ from typing import Any
 from mirrorlake.config.flow import Flow
 from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
 from mirrorlake.model.status import SETTLED
-from mirrorlake.protocol.topic_changes import UNANSWERED, ChangeKind, ChangeOutcome
+from mirrorlake.protocol.topic_changes import OF_CONFIGS, UNANSWERED, ChangeKind, ChangeOutcome, configs_set
 
 
 class NoStream:
@@ -62,6 +62,20 @@ class MemoryLedger:
     def verified_at(self, flow: Flow) -> datetime | None:
         """Returns None: verifications need Spark."""
         return None
+
+    def set_configs(self, flow: Flow) -> dict[tuple[str, str], str]:
+        """Returns the value of each property of a remote topic that mirrorlake has set, and not reset."""
+        return configs_set(
+            row
+            for row in self.rows.get("topology_changes", ())
+            if (row["source"], row["target"]) == (flow.source, flow.target)
+            and row["outcome"] == ChangeOutcome.APPLIED
+            and row["kind"] in OF_CONFIGS
+        )
+
+    def has_map(self, flow: Flow) -> bool:
+        """Returns False: the topic itself has the map."""
+        return False
 
     def granted_acls(self, flow: Flow) -> list[str]:
         """Lists the ACL bindings that mirrorlake has created and not deleted, as text."""

@@ -26,7 +26,7 @@ from mirrorlake.ledger.offset_sync_rows import EARLIEST, gap_rows, offset_sync_r
 from mirrorlake.ledger.sql_text import literal
 from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.model.gap import LOSS
-from mirrorlake.protocol.topic_changes import UNANSWERED, ChangeKind, ChangeOutcome
+from mirrorlake.protocol.topic_changes import OF_CONFIGS, UNANSWERED, ChangeKind, ChangeOutcome, configs_set
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -103,12 +103,12 @@ class Ledger(DeltaTables):
 
         It passed (expectations/verification.json) if it has compared records, and none of its partitions is different
         or late. Partitions that are not covered, or can't be compared any more, decide nothing. One of some topics says
-        nothing of the others.
+        nothing of the others, and one of an older version of the map says nothing of what came later.
         """
         from pyspark.sql import functions as F
 
         rows = self.of_flow("verifications", flow).filter(
-            F.col("mode").isin("full", "incremental") & F.col("topics").isNull()
+            F.col("mode").isin("full", "incremental") & F.col("topics").isNull() & ~F.coalesce("pinned", F.lit(False))
         )
         is_wrong = F.col("status").isin("different", "not_mirrored") | (F.coalesce("unmirrored", F.lit(0)) > 0)
         whole = rows.groupBy("verification_id").agg(
@@ -142,6 +142,25 @@ class Ledger(DeltaTables):
                 f"flow {flow.name}: table {self.table('topology_changes')} can't be read: {root_cause(error)}. Which "
                 "access rights mirrorlake has granted is unknown without it, so none are changed"
             ) from None
+
+    def set_configs(self, flow: Flow) -> dict[tuple[str, str], str]:
+        """Returns the value of each property of a remote topic that mirrorlake has set, and not reset.
+
+        Raises:
+            LedgerError: the table can't be read.
+        """
+        try:
+            table = self.of_flow("topology_changes", flow)
+            mine = table.filter((table.outcome == ChangeOutcome.APPLIED) & table.kind.isin(*OF_CONFIGS))
+            rows = mine.select("kind", "target_topic", "name", "after", "note", "changed_at").collect()
+        except Exception as error:
+            raise LedgerError(
+                f"flow {flow.name}: table {self.table('topology_changes')} can't be read: {root_cause(error)}. Which "
+                "properties mirrorlake has set is unknown without it, so none are reset"
+            ) from None
+        # What a new topic lacks of its configuration is set in the same moment.
+        rows.sort(key=lambda row: (row["changed_at"], row["kind"] != ChangeKind.CREATE_TOPIC))
+        return configs_set(row.asDict() for row in rows)
 
     # -- offset_syncs -------------------------------------------------------------------------------
 
@@ -287,6 +306,17 @@ class Ledger(DeltaTables):
             for name in ("last", "last_gap")
         )
         return Merged(runs, last, last_gaps)
+
+    def has_map(self, flow: Flow) -> bool:
+        """Tells whether the tables have runs or gaps of a flow.
+
+        Raises:
+            LedgerError: a table can't be read.
+        """
+        try:
+            return not all(self.of_flow(name, flow).isEmpty() for name in ("offset_syncs", "gaps"))
+        except Exception as error:
+            raise LedgerError(f"flow {flow.name}: the ledger can't be read: {root_cause(error)}") from None
 
     def last_syncs(self, flow: Flow, at_least: int = 0) -> dict[int, int]:
         """Returns the last offset of each partition of the topic in the table offset_syncs, from `at_least` on."""

@@ -158,7 +158,8 @@ VERIFICATIONS = """
   started_at TIMESTAMP NOT NULL,
   finished_at TIMESTAMP NOT NULL,
   unmirrored BIGINT COMMENT 'records of the source that are not mirrored, if the oldest is late (max_lateness_seconds)',
-  topics STRING COMMENT 'parameter topics of a verification of some topics, which says nothing of the others; else null'
+  topics STRING COMMENT 'parameter topics of a verification of some topics, which says nothing of others; else null',
+  pinned BOOLEAN COMMENT 'true if parameter version has named the map: nothing is said of later records; null: false'
 """
 
 # No contents of records: they may be personal data, and both logs still have them.
@@ -299,7 +300,7 @@ ADDED: Mapping[int, Mapping[str, tuple[str, ...]]] = {
         "failovers": ("confirmed_at", "lost"),
         "verifications": ("unmirrored",),
     },
-    3: {"offset_syncs": ("runs",), "gaps": ("parts",), "verifications": ("topics",)},
+    3: {"offset_syncs": ("runs",), "gaps": ("parts",), "verifications": ("topics", "pinned")},
 }
 VERSION = max(ADDED)
 

@@ -22,8 +22,9 @@ class Range:
     `partitions` is the number of partitions of the topic. `incarnation` is that of the position before the range.
     `leader_epoch` is the epoch of the source's leader when the end was read, -1 if unknown.
 
-    An empty range of a partition without a position makes the slot record its start offset. A range with
-    `is_set_back` makes the task inspect a log that ends before the position.
+    An empty range of a partition without a position makes the slot record its start offset. `is_new` is true for such a
+    partition: its slot may have begun it, by a commit that could not be read yet. A range with `is_set_back` makes the
+    task inspect a log that ends before the position.
     """
 
     topic: str
@@ -36,6 +37,7 @@ class Range:
     is_set_back: bool = False
     incarnation: int = 0
     leader_epoch: int = -1
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ def make_plan(
                     is_set_back=partition.is_set_back,
                     incarnation=incarnation,
                     leader_epoch=partition.leader_epoch,
+                    is_new=key not in positions,
                 )
             )
     share = fair_share([planned.end - planned.start for planned in ranges], max_records)

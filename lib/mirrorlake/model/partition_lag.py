@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -20,7 +20,7 @@ class PartitionState(StrEnum):
     HELD = "held"  # its topic can't be mirrored now; the others go on
     PROMOTED = "promoted"  # its topic was failed over by itself
     REPLACED = "replaced"  # the topic was created anew, or its log ends before the position
-    SILENT = "silent"  # its leader does not answer, so that the end of the log is not known
+    SILENT = "silent"  # its leader does not answer, so that its end is not known; or its remote partition has no leader
 
 
 COPIED = frozenset((PartitionState.MIRRORING, PartitionState.NOT_BEGUN, PartitionState.SILENT))
@@ -77,12 +77,26 @@ class FlowLag:
         source, target: the aliases of the clusters.
         measured_at: time of the measurement, in UTC, without a zone.
         partitions: all partitions of the flow's topics, in their order.
+        backfill: topics that give way to others, and so are late on purpose.
     """
 
     source: str
     target: str
     measured_at: datetime
     partitions: tuple[PartitionLag, ...]
+    backfill: frozenset[str] = frozenset()
+
+    def with_held(self, held: Mapping[str, str]) -> FlowLag:
+        """Returns the measurement with the partitions of these topics as held, each with the reason of its topic."""
+        return replace(
+            self,
+            partitions=tuple(
+                replace(one, state=PartitionState.HELD, reason=held[one.topic])
+                if one.topic in held and one.state in COPIED
+                else one
+                for one in self.partitions
+            ),
+        )
 
     @property
     def copied(self) -> list[PartitionLag]:
@@ -106,8 +120,9 @@ class FlowLag:
 
     @property
     def seconds(self) -> float:
-        """The age of the oldest record that is not mirrored in these partitions, as far as it is known."""
-        return max((one.lag_seconds or 0.0 for one in self.copied), default=0.0)
+        """The age of the oldest record that is not mirrored in these partitions, as far as it is known. Topics of a
+        backfill do not count: they would hide the others for days."""
+        return max((one.lag_seconds or 0.0 for one in self.copied if one.topic not in self.backfill), default=0.0)
 
     @property
     def is_caught_up(self) -> bool:

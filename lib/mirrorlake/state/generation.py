@@ -210,7 +210,7 @@ def _open_generation(
     belonging = {(run.topic, run.partition) for run in added.inferred} | {
         (gap.topic, gap.partition) for gap in added.gaps
     }
-    bound = (new.keys() if reopened else new.keys() & belonging) if _is_bound(added, states) else set()
+    bound = new.keys() if reopened else new.keys() & belonging
     inferred = _by_slot(added.inferred, new, positions)
     gaps = _by_slot(added.gaps, new, positions)
 

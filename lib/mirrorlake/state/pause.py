@@ -205,8 +205,6 @@ class PauseWatch:
         Raises:
             TargetError: see `read_pause`.
         """
-        if flow.ignores_pause:
-            return None
         began = self._clock()
         for _ in range(2):  # what has come first may be old
             self.begin(target, flow)

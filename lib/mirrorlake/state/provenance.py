@@ -23,6 +23,7 @@ from mirrorlake.state.offset_syncs import is_state
 
 LOOK_BACK = 8
 FETCH_BYTES = 64 << 20
+MOST_LOCAL = 100_000  # producers that are remembered: there are millions a day where each transaction has a new one
 
 
 async def telling_topics(flow: Flow, source: Cluster) -> list[Topic]:
@@ -87,6 +88,8 @@ class Provenance:
                 f"({offset_syncs_topic('*')}, needs READ)"
             )
             await self._source.retry(what, self._read_states, self._flow.connect_timeout_ms)
+            if len(self._local) >= MOST_LOCAL:
+                self._local.clear()  # one that is forgotten is asked for again
             self._local |= unknown - self._mirrored
 
     async def _read_states(self) -> None:

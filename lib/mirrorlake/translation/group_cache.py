@@ -21,12 +21,13 @@ from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.reasons import PositionReason
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.offset_syncs import NewStates
-from mirrorlake.translation.awaited import is_replaced_there, why_awaited
+from mirrorlake.translation.awaited import is_replaced_there, not_begun, why_awaited
 from mirrorlake.translation.live_map import LiveMap
 from mirrorlake.translation.log_starts import LogStarts, at_log_start, behind_all, place_of
 from mirrorlake.translation.sql_join import (
     MIRRORED,
     POSITION_NAMES,
+    RUN_START,
     Mirrored,
     Resumption,
     by_gaps_at_hand,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 
-RUN_START = "run_upstream_start"  # null past the last run
 Asked = tuple[str, int, int]  # topic, partition, upstream offset
 
 
@@ -65,7 +65,7 @@ class GroupTranslation:
         self._states: dict[int, SlotState] = {}
         self._positions: dict[PartitionKey, Position] = {}
         self._recent = RecentRuns()
-        self._log_starts = LogStarts(target, flow.connect_timeout_ms)
+        self.log_starts = LogStarts(target, flow.connect_timeout_ms)
         self._promoted: frozenset[str] = frozenset()
         self._answers: dict[Asked, tuple[Mirrored, Row]] = {}
         self._begins: dict[PartitionKey, int] = {}  # where the flow has begun, in partitions without any run
@@ -100,8 +100,13 @@ class GroupTranslation:
             self._version = self._recent.version
             self._answers.clear()
             self._begins.clear()
+            self.log_starts.forget()
         asked_keys = {key for position in positions if (key := _key(position)) in mirrored}
-        awaiting = self._not_begun(asked_keys) | self._replaced_there(asked_keys) | self._replaced(logs, before)
+        awaiting = (
+            not_begun(self._flow, self._target, asked_keys, self._positions)
+            | self._replaced_there(asked_keys)
+            | self._replaced(logs, before)
+        )
         found: list[dict[str, Any]] = []
         kept: dict[Asked, tuple[Mirrored, Row]] = {}
         open_: list[Mapping[str, Any]] = []
@@ -128,35 +133,14 @@ class GroupTranslation:
                 open_.append(position)
         self._answers = kept
         found += self._by_ledger(session, open_, mirrored)
-        starts = self._log_starts.of(place_of(row) for row in found if behind_all(row, RUN_START))
-        unread = self._log_starts.unread
+        starts = self.log_starts.of(place_of(row) for row in found if behind_all(row, RUN_START))
+        unread = self.log_starts.unread
         return [
             _without_place(row, Status.NOT_MIRRORED_YET, PositionReason.REMOTE_UNREAD)
             if behind_all(row, RUN_START) and place_of(row) in unread
             else at_log_start(row, starts, RUN_START)
             for row in found
         ]
-
-    def _not_begun(self, keys: Set[PartitionKey]) -> dict[PartitionKey, str]:
-        """Returns the partitions to which the mirror job has mirrored nothing, and whose remote partition is not just
-        empty, with the reason."""
-        timeout_ms = self._flow.connect_timeout_ms
-        new = {
-            key: (self._flow.policy.remote_topic(key[0]), key[1])
-            for key in keys
-            if key not in self._positions or self._positions[key].downstream_next == 0
-        }
-        there = self._target.existing(new.values(), timeout_ms, operations=True)
-        bounds, unread = self._target.log_bounds(there)
-        found: dict[PartitionKey, str] = {}
-        for key, remote in new.items():
-            if remote in unread:
-                found[key] = PositionReason.REMOTE_UNREAD
-            elif remote not in bounds:
-                found[key] = PositionReason.NO_REMOTE
-            elif bounds[remote][1] and not self._flow.topics_shared:
-                found[key] = PositionReason.NOT_BEGUN
-        return found
 
     def _replaced_there(self, keys: Set[PartitionKey]) -> dict[PartitionKey, str]:
         """Returns the partitions whose remote topic is not the one that the mirror job has written, with the reason."""

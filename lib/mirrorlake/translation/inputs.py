@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,6 +14,8 @@ from mirrorlake.parameters import resolve
 from mirrorlake.translation.positions import SAID, Translation, listed, parse, time_ms
 from mirrorlake.translation.spark_checkpoint import SparkCheckpoint, to_json
 from mirrorlake.translation.translator import Translator
+
+FORMATS = ("table", "json")  # of the output of commands
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,11 @@ class ExternalPositions:
     @classmethod
     def resolve(cls, namespace: Mapping[str, Any]) -> ExternalPositions:
         """Reads the parameters from the globals of the notebook."""
-        return cls(**resolve(namespace, {field.name: "" for field in fields(cls)}))
+        # For commands, MIRRORLAKE_OUTPUT is a format. It would become the name of a file here.
+        environment = {
+            name: value for name, value in os.environ.items() if name != "MIRRORLAKE_OUTPUT" or value not in FORMATS
+        }
+        return cls(**resolve(namespace, {field.name: "" for field in fields(cls)}, environment))
 
     @property
     def allowed(self) -> tuple[str, ...]:

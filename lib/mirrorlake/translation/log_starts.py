@@ -1,8 +1,10 @@
-"""Places behind all mapped records, in logs that retention has emptied.
+"""Places that retention on the target has passed.
 
-Retention deletes the marker of the last transaction together with the last record, and the log begins behind both. A
-consumer that continued at the end of the records, before the marker, would be out of range, and begin at its
-`auto.offset.reset`: with `latest`, it would skip what is written until its first fetch.
+A consumer that continued before the start of a log would be out of range, and begin at its `auto.offset.reset`: with
+`latest`, it would skip all that is there. So no group is moved to such a place, but to the start of the log.
+
+A log that retention has emptied begins even behind all that is mapped, as the marker of the last transaction is deleted
+together with the last record. The place of a group that has read everything is raised to that start itself.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class LogStarts:
 
     def of(self, partitions: Iterable[PartitionKey]) -> Mapping[PartitionKey, int]:
         """Returns the starts of logs: those of now, not older than LOOK_S, or the last ones that were listed. The start
-        of a log never falls."""
+        of a log never falls, as long as it is the same log (`forget`)."""
         if self._clock() >= self._due:
             self._asked, self.unread, self._due = set(), set(), self._clock() + LOOK_S
         if new := {*partitions} - self._asked:
@@ -47,6 +49,15 @@ class LogStarts:
             self._starts |= found
             self.unread |= unread - self._starts.keys()
             self._asked |= new
+        return self._starts
+
+    def forget(self) -> None:
+        """Forgets all starts, as topics may have been created anew."""
+        self._starts, self._due = {}, 0.0
+
+    @property
+    def known(self) -> Mapping[PartitionKey, int]:
+        """The starts that were listed last."""
         return self._starts
 
 

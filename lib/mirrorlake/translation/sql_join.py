@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 POSITIONS = "group_id STRING, topic STRING, partition INT, upstream_offset BIGINT, metadata STRING"
 POSITION_NAMES = tuple(column.split()[0] for column in POSITIONS.split(", "))
+RUN_START = "run_upstream_start"  # column of a translated position, null past the last run
 MIRRORED = (
     "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, "
     "downstream_next BIGINT, resumed_at BIGINT, log_high BIGINT"

@@ -14,16 +14,17 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.ledger import views
 from mirrorlake.ledger.store import Ledger, rows_of_pair
-from mirrorlake.model.slot import merge_positions
+from mirrorlake.model.slot import TAKEN_OVER, Position, merge_positions
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.probes.hidden_topics import require_visible
 from mirrorlake.reasons import PositionReason
 from mirrorlake.state.offset_syncs import read_all_states
-from mirrorlake.translation.awaited import former_remotes, is_recreated
+from mirrorlake.translation.awaited import former_remotes, is_recreated, not_begun
+from mirrorlake.translation.log_starts import LogStarts, at_log_start, behind_all, place_of
 from mirrorlake.translation.positions import ReaderPosition, Translated, Translation
-from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, resumptions, translate
+from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, RUN_START, resumptions, translate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,14 +74,14 @@ class Translator:
         """
         known = self._known()
         logs = self._logs({(position.topic, position.partition) for position in positions})  # later than the ledger
-        replaced = self._replaced(known, logs)
-        resolved = [self._resolved(position, known, logs) for position in positions]
+        reached, awaited = self._on_target(known, logs)
+        resolved = [self._resolved(position, known, reached, logs) for position in positions]
         resumed = {key: one.resumed_at for key, one in resumptions(self.ledger.of_flow("gaps", self.flow)).items()}
         mirrored = [
             row
             for row in (
-                self._mirrored(key, known.get(key), log=logs.get(key), resumed_at=resumed.get(key))
-                for key in {(position.topic, position.partition) for position in positions} - replaced.keys()
+                self._mirrored(key, known.get(key), reached.get(key), log=logs.get(key), resumed_at=resumed.get(key))
+                for key in {(position.topic, position.partition) for position in positions} - awaited.keys()
             )
             if row is not None
         ]
@@ -98,11 +99,16 @@ class Translator:
             frame = translate(
                 spark.createDataFrame(asked, POSITIONS), runs, gaps, spark.createDataFrame(mirrored, MIRRORED)
             )
-            answers = {int(row["group_id"]): row for row in frame.collect()}
+            answers = self._at_log_starts({int(row["group_id"]): row.asDict() for row in frame.collect()})
         return Translation(
             self.flow.name,
             tuple(
-                self._translated(position, answers.get(number), replaced) for number, position in enumerate(resolved)
+                self._translated(
+                    position,
+                    answers.get(number),
+                    awaited.get((given.topic, given.partition)) or self._ledger_behind(given, known, reached),
+                )
+                for number, (given, position) in enumerate(zip(positions, resolved, strict=True))
             ),
         )
 
@@ -168,6 +174,20 @@ class Translator:
             self.flow.source_connection, "source", f"{self.flow.name}|translate", self.flow.connect_timeout_ms
         ).connect()
 
+    def _target(self) -> Cluster:
+        return Cluster(
+            self.flow.target_connection, "target", f"{self.flow.name}|translate", self.flow.connect_timeout_ms
+        ).connect()
+
+    def _at_log_starts(self, answers: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """Puts places behind all that is mirrored at the start of a log that retention has emptied, as groups are."""
+        behind = {place_of(row) for row in answers.values() if behind_all(row, RUN_START)}
+        if not behind or not self.ask_source:
+            return answers
+        with closing(self._target()) as target:
+            starts = LogStarts(target, self.flow.connect_timeout_ms).of(behind)
+        return {number: at_log_start(row, starts, RUN_START) for number, row in answers.items()}
+
     def _logs(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, _Log]:
         """Reads the bounds of the source's logs, for partitions that exist and are mirrored."""
         wanted = {key for key in keys if self.flow.mirrors_topic(key[0])}
@@ -186,23 +206,26 @@ class Translator:
             key: _Log(first[key], stable[key], ids.get(key[0], "")) for key in found if key in first and key in stable
         }
 
-    def _replaced(
+    def _on_target(
         self, known: Mapping[PartitionKey, Any], logs: Mapping[PartitionKey, _Log]
-    ) -> dict[PartitionKey, str]:
-        """Returns the partitions whose log, on either cluster, is not the one of the map any more, with the reason.
+    ) -> tuple[Mapping[PartitionKey, Position], dict[PartitionKey, str]]:
+        """Returns the flow's positions, and the partitions that have no place on the target now, with the reason.
 
-        The mirror job has not noticed it yet, or has stopped for it. The flow's states have the ids of topics; the
-        ledger does not have them.
+        Of these, the log on either cluster is not the one of the map any more, which the mirror job has not noticed
+        yet, or has stopped for. Or the flow has mirrored nothing to a remote partition that holds records of others.
+        The flow's states have positions before the first run, and the ids of topics; the ledger has neither.
         """
         if not logs:
-            return {}
-        flow, timeout_ms, client_id = self.flow, self.flow.connect_timeout_ms, f"{self.flow.name}|translate"
-        with closing(Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()) as target:
+            return {}, {}
+        flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
+        with closing(self._target()) as target:
             states = read_all_states(target, flow.offset_syncs_topic, timeout_ms)
             positions = {key: one for key, one in merge_positions(states.values()).items() if key in logs}
             there = target.refresh({one.target_topic for one in positions.values()}, timeout_ms, operations=True)
+            new = not_begun(flow, target, logs.keys() - known.keys(), positions)
         remotes = former_remotes(positions.values(), {name: topic.topic_id for name, topic in there.items()})
-        found: dict[PartitionKey, str] = {}
+        # A remote partition that does not exist yet will begin at 0.
+        found = {key: why for key, why in new.items() if why != PositionReason.NO_REMOTE}
         for key, log in logs.items():
             mirrored_to, position = known[key]["upstream_next"] if key in known else 0, positions.get(key)
             if position is not None and is_recreated(position, log.topic_id):
@@ -211,7 +234,7 @@ class Translator:
                 found[key] = PositionReason.TRUNCATED
             elif position is not None and (position.target_topic, position.target_partition) in remotes:
                 found[key] = PositionReason.REMOTE_REPLACED
-        return found
+        return positions, found
 
     def _at_source(self, timestamp_ms: int) -> list[ReaderPosition]:
         source, timeout_ms, known = self._source(), self.flow.connect_timeout_ms, self._known()
@@ -235,7 +258,7 @@ class Translator:
     # -- one position -------------------------------------------------------------------------------
 
     def _mirrored(
-        self, key: PartitionKey, row: Any, log: _Log | None, resumed_at: int | None
+        self, key: PartitionKey, row: Any, reached: Position | None, log: _Log | None, resumed_at: int | None
     ) -> tuple[Any, ...] | None:
         """Builds the row of MIRRORED of a partition; None if it isn't mirrored."""
         if self.flow.scatters(key[0]):
@@ -243,7 +266,7 @@ class Translator:
         if row is None and (log is None if self.ask_source else not self.flow.mirrors_topic(key[0])):
             return None
         start, end = (log.start, log.end) if log else (0, None)
-        upstream_next, downstream_next = (row["upstream_next"], row["downstream_next"]) if row else (start, 0)
+        upstream_next, downstream_next = _passed(row, reached, log)
         target_topic = (row and row["target_topic"]) or self.flow.policy.remote_topic(key[0])
         return *key, target_topic, start, end, upstream_next, max(downstream_next, resumed_at or 0), resumed_at, None
 
@@ -251,6 +274,7 @@ class Translator:
         self,
         position: ReaderPosition,
         known: Mapping[PartitionKey, Any],
+        reached: Mapping[PartitionKey, Position],
         logs: Mapping[PartitionKey, _Log],
     ) -> ReaderPosition:
         key = (position.topic, position.partition)
@@ -258,8 +282,8 @@ class Translator:
         if position.upstream_offset >= 0:
             return position
         if row is None or row["upstream_start"] is None:  # nothing is mirrored: before what comes is behind all
-            passed = row["upstream_next"] if row else logs[key].start if key in logs else 0
-            return ReaderPosition(*key, passed, position.label)
+            upstream_next, _ = _passed(row, reached.get(key), logs.get(key))
+            return ReaderPosition(*key, upstream_next, position.label)
         return ReaderPosition(
             position.topic,
             position.partition,
@@ -267,10 +291,22 @@ class Translator:
             position.label,
         )
 
-    def _translated(self, position: ReaderPosition, row: Any, replaced: Mapping[PartitionKey, str]) -> Translated:
+    @staticmethod
+    def _ledger_behind(
+        position: ReaderPosition, known: Mapping[PartitionKey, Any], reached: Mapping[PartitionKey, Position]
+    ) -> str | None:
+        """Returns the reason to wait, where the flow has copied records from a position on that the ledger lacks."""
+        key = (position.topic, position.partition)
+        if key in known or key not in reached or reached[key].epoch_from == TAKEN_OVER:
+            return None
+        is_before = (
+            position.upstream_offset == EARLIEST_TIMESTAMP or 0 <= position.upstream_offset < reached[key].upstream_next
+        )
+        return PositionReason.LEDGER_BEHIND if is_before and reached[key].downstream_next else None
+
+    def _translated(self, position: ReaderPosition, row: Any, why: str | None) -> Translated:
         key = (position.label, position.topic, position.partition, position.upstream_offset)
-        if row is None or row["status"] is None:
-            why = replaced.get((position.topic, position.partition))
+        if row is None or row["status"] is None or why:
             status, reason = (Status.NOT_MIRRORED_YET, why) if why else self._why_not(position.topic)
             return Translated(
                 *key, target_topic=None, target_partition=None, downstream_offset=None, status=status, reason=reason
@@ -284,3 +320,12 @@ class Translator:
         if self.flow.scatters(topic):
             return Status.NOT_COVERED, "the topic's transform sets the partition"
         return Status.NOT_MIRRORED, "the partition does not exist on the source"
+
+
+def _passed(row: Any, reached: Position | None, log: _Log | None) -> tuple[int, int]:
+    """Returns up to where the flow has processed a partition, on both sides: by the ledger, else by its states."""
+    if row is not None:
+        return row["upstream_next"], row["downstream_next"]
+    if reached is not None:
+        return reached.upstream_next, reached.downstream_next
+    return (log.start if log else 0), 0

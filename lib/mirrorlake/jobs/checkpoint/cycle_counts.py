@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -22,7 +22,9 @@ log = logging.getLogger(__name__)
 
 UNFINISHED = frozenset((Status.CLAMPED, Status.NOT_MIRRORED_YET, SyncOutcome.REFUSED, SyncOutcome.WAITING))
 
-UNREAD = frozenset((PositionReason.UNREAD, PositionReason.LOG_UNREAD, PositionReason.TARGET_UNREAD))
+UNREAD = frozenset(
+    (PositionReason.UNREAD, PositionReason.LOG_UNREAD, PositionReason.TARGET_UNREAD, PositionReason.REMOTE_UNREAD)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class CycleCounts:
         synced: list[Checkpoint],
         earlier: Mapping[GroupKey, Checkpoint] = MappingProxyType({}),
         *,
-        is_paused: bool = False,
+        is_paused: Callable[[str], bool] = lambda topic: False,
     ) -> None:
         """Updates the metrics.
 
@@ -99,7 +101,7 @@ class CycleCounts:
             clock: the times of the stages of a cycle.
             synced: the rows of positions.
             earlier: rows that an earlier job has appended; one that says the same tells since when that holds.
-            is_paused: True if the flow is paused, so that no position is finished.
+            is_paused: tells whether a topic is paused, so that no position in it is finished.
         """
         flow, metrics = self._flow.name, self._metrics
         metrics.checkpoint_cycles.labels(flow).inc()
@@ -109,7 +111,8 @@ class CycleCounts:
         self._unfinished = {
             row.key: self._since(row, now, earlier.get(row.key))
             for row in synced
-            if not is_paused and (row.status in UNFINISHED or row.sync in UNFINISHED or row.reason in UNREAD)
+            if not is_paused(row.topic or "")
+            and (row.status in UNFINISHED or row.sync in UNFINISHED or row.reason in UNREAD)
         }
         oldest = min((one.since_s for one in self._unfinished.values()), default=now)
         metrics.worst_group_seconds.labels(flow).set(now - oldest)

@@ -19,6 +19,7 @@ from mirrorlake.protocol.group_offsets import GroupPositions
 from mirrorlake.protocol.network.response_error import is_denied
 from mirrorlake.reasons import KEPT, PositionReason
 from mirrorlake.state.closure import require_open_to_groups
+from mirrorlake.translation.log_starts import LogStarts
 
 COMMITTED_AT_ONCE = 200  # groups
 FRESH_S = 1.0  # for how long what was read of the groups on the target may be acted on
@@ -30,10 +31,11 @@ class GroupSync:
     Args:
         flow: the flow.
         target: the target.
+        log_starts: the log start offsets of the target's partitions.
     """
 
-    def __init__(self, flow: Flow, target: Cluster) -> None:
-        self._flow, self._target = flow, target
+    def __init__(self, flow: Flow, target: Cluster, log_starts: LogStarts) -> None:
+        self._flow, self._target, self._log_starts = flow, target, log_starts
         self._due = 0.0
         self._unread: frozenset[str] = frozenset()
 
@@ -71,6 +73,7 @@ class GroupSync:
         read_at = time.monotonic()
         on_target, unread = target_groups.read_each_group(self._target, groups, PATIENCE_MS)
         self._say(unread)
+        starts, silent = self._log_starts.of(_place(row)[1] for row in movable), self._log_starts.unread
         decided: list[Checkpoint] = []
         commits: dict[str, dict[tuple[str, int], tuple[int, str]]] = {}
         for row in checkpoints:
@@ -82,8 +85,8 @@ class GroupSync:
             ):
                 decided.append(row)
                 continue
-            if row.group_id in unread:
-                decided.append(_unread_there(row, unread[row.group_id]))
+            if row.group_id in unread or (_place(row)[1] in silent and on_target[row.group_id].is_idle):
+                decided.append(_unread_there(row, unread.get(row.group_id)))
                 continue
             target_key, before = (row.target_topic, row.target_partition), history.settled.get(row.key)
             decision = target_groups.decide(
@@ -93,6 +96,7 @@ class GroupSync:
                 upstream_offset=row.upstream_offset,
                 previous=before,
                 metadata=row.metadata or "",
+                log_start=starts.get(target_key, 0),
             )
             reason = "; ".join(part for part in (row.reason, decision.reason) if part) or None
             decided.append(
@@ -104,7 +108,7 @@ class GroupSync:
                 )
             )
             if decision.sync is SyncOutcome.COMMITTED:
-                commits.setdefault(row.group_id, {})[target_key] = (row.downstream_offset, row.metadata or "")
+                commits.setdefault(row.group_id, {})[target_key] = (decision.offset, row.metadata or "")
         if commits:  # a failover may have moved the groups since they were read
             promoted = require_open_to_groups(self._flow, self._target)
             held = {row.key for row in decided if row.sync is SyncOutcome.COMMITTED and row.topic in promoted}
@@ -166,8 +170,10 @@ def _is_as_before(now: TargetGroup | None, before: TargetGroup, places: Iterable
     return all(now.offsets.get(place) == before.offsets.get(place) for place in places)
 
 
-def _unread_there(row: Checkpoint, error: Exception) -> Checkpoint:
-    """Returns the row of a position whose group can't be read on the target."""
+def _unread_there(row: Checkpoint, error: Exception | None) -> Checkpoint:
+    """Returns the row of a position whose group can't be read on the target or, without an error, whose log can't."""
+    if error is None:
+        return replace(row, sync=SyncOutcome.HELD, reason=PositionReason.REMOTE_UNREAD)
     if is_denied(error):
         return replace(row, sync=SyncOutcome.REFUSED, reason=target_groups.why(error))
     return replace(row, sync=SyncOutcome.HELD, reason=PositionReason.TARGET_UNREAD)

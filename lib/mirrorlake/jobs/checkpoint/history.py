@@ -111,7 +111,7 @@ class History:
         incarnations = translation.incarnations
         if not self._is_compared:
             self._is_compared = True
-            self._forget_former_flow(translation.mirrored_ends)
+            self._forget_former_flow(translation.mirrored_ends, translation.log_starts.known)
         if incarnations == self._incarnations or session is None or translation.flow_map is None:
             return
         if not incarnations:
@@ -129,15 +129,21 @@ class History:
             for key in [key for key, row in rows.items() if key[1:] in lost and _is_lost(row, *lost[key[1:]], before)]:
                 del rows[key]
 
-    def _forget_former_flow(self, ends: Mapping[PartitionKey, int]) -> None:
-        """Forgets the places of a partition, if one is behind all that is mirrored: its flow was begun anew since."""
+    def _forget_former_flow(self, ends: Mapping[PartitionKey, int], log_starts: Mapping[PartitionKey, int]) -> None:
+        """Forgets the places of a partition, if one is behind all that is mirrored: its flow was begun anew since.
+
+        The start of a log that retention has emptied is behind all that is mirrored, too.
+        """
+
+        def end_of(row: Checkpoint) -> int:
+            end = ends.get((row.topic or "", row.partition or 0), LARGEST_OFFSET)
+            return max(end, log_starts.get((row.target_topic or "", row.target_partition or 0), 0))
+
         former = {
             key[1:]
             for rows in (self.known, self.settled)
             for key, row in rows.items()
-            if row.topic is not None
-            and row.partition is not None
-            and (row.downstream_offset or 0) > ends.get((row.topic, row.partition), LARGEST_OFFSET)
+            if row.topic is not None and row.partition is not None and (row.downstream_offset or 0) > end_of(row)
         }
         for rows in (self.known, self.settled):
             for key in [key for key in rows if key[1:] in former]:

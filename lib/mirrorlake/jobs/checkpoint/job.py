@@ -210,9 +210,9 @@ class CheckpointJob:
     def _prepare(self) -> None:
         """Checks all preconditions, and reads what earlier jobs have recorded."""
         require_open_to_groups(self.flow, self._target)
-        self._sync = GroupSync(self.flow, self._target)
         self.ledger.ensure_tables()
         self._translation = GroupTranslation(self.ledger, self.flow, self._target)
+        self._sync = GroupSync(self.flow, self._target, self._translation.log_starts)
         self._translation.prime()
         self._history.recall()
 
@@ -273,7 +273,7 @@ class CheckpointJob:
         earlier = history.known if self._counts.cycles == 0 else {}
         history.note(synced, whole, gone)
         self._counts.count(len(listed), synced, rows=len(changed), batch_id=batch_id, seconds=clock.total_ms / 1000)
-        self._counts.measure(clock, synced, earlier, is_paused=self._pause is not None)
+        self._counts.measure(clock, synced, earlier, is_paused=self._is_paused)
         cycle = Cycle(
             self.flow.source,
             self.flow.target,
@@ -338,6 +338,10 @@ class CheckpointJob:
             log.warning(event("flow_paused", flow=self.flow.name, detail=str(self._pause), effect="no group is moved"))
         elif self._pause is None and before is not None:
             log.info(event("flow_resumed", flow=self.flow.name))
+
+    def _is_paused(self, topic: str) -> bool:
+        """Returns True if an operator has paused the flow, or the property file, as it is by now, the topic."""
+        return self._pause is not None or self._file.newest.is_paused(topic)
 
     def _merged(self, rows: Iterable[Checkpoint]) -> set[tuple[str, str | None, int | None]]:
         """Returns groups and remote partitions into which several topics are merged that the group reads."""

@@ -37,10 +37,12 @@ class TargetGroup:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision about one position of a group on the target, with its reason: COMMITTED, IN_STEP or HELD."""
+    """The decision about one position of a group on the target: COMMITTED, IN_STEP or HELD, with its reason, and the
+    offset that the group should have."""
 
     sync: SyncOutcome
     reason: str | None
+    offset: int
 
 
 def read_each_group(target: Cluster, groups: Iterable[str], timeout_ms: int) -> tuple[dict[str, TargetGroup], Failed]:
@@ -79,32 +81,39 @@ def decide(
     upstream_offset: int,
     previous: Checkpoint | None,
     metadata: str = "",
+    log_start: int = 0,
 ) -> Decision:
     """Decides about one position.
+
+    No group is put before the start of a log. Its consumers would begin at their `auto.offset.reset` there, and with
+    `latest` skip all that retention has left.
 
     Args:
         group: the group on the target.
         key: topic and partition on the target.
-        downstream_offset: offset that the group should have on the target.
+        downstream_offset: offset on the target that corresponds to the group's.
         upstream_offset: committed offset of the group on the source.
         previous: the position when the group was last in step; None if it never was.
         metadata: the text that the group has committed with its offset on the source.
+        log_start: start of the log on the target.
     """
-    current = group.offsets.get(key)
-    is_untouched = previous is not None and current == previous.downstream_offset
-    if current == downstream_offset:
+    current, offset = group.offsets.get(key), max(downstream_offset, log_start)
+    is_untouched = previous is not None and current == max(previous.downstream_offset or 0, log_start)
+    passed = PositionReason.PASSED_BY_RETENTION.value if offset > downstream_offset else None
+    if current == offset:
         # Kafka Streams keeps the time of the partition in it. One that the group has committed on the target stays.
         there = group.metadata.get(key, "")
         is_behind = is_untouched and previous is not None and there == (previous.metadata or "") != metadata
-        return Decision(SyncOutcome.COMMITTED if is_behind and group.is_idle else SyncOutcome.IN_STEP, None)
+        return Decision(SyncOutcome.COMMITTED if is_behind and group.is_idle else SyncOutcome.IN_STEP, passed, offset)
     if not group.is_idle:
-        return Decision(SyncOutcome.HELD, PositionReason.MEMBERS)
-    if current is None or current < downstream_offset:
-        return Decision(SyncOutcome.COMMITTED, None)
+        return Decision(SyncOutcome.HELD, PositionReason.MEMBERS, offset)
+    if current is None or current < offset:
+        return Decision(SyncOutcome.COMMITTED, passed, offset)
     before = previous.upstream_offset if previous is not None else None
     if is_untouched and before is not None and upstream_offset < before:
-        return Decision(SyncOutcome.COMMITTED, PositionReason.MOVED_BACK.about(before=before, offset=upstream_offset))
-    return Decision(SyncOutcome.HELD, PositionReason.AHEAD.about(offset=current))
+        moved_back = PositionReason.MOVED_BACK.about(before=before, offset=upstream_offset)
+        return Decision(SyncOutcome.COMMITTED, "; ".join(filter(None, (passed, moved_back))), offset)
+    return Decision(SyncOutcome.HELD, PositionReason.AHEAD.about(offset=current), offset)
 
 
 def commit(

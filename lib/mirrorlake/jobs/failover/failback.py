@@ -365,7 +365,9 @@ class Failback:
         engine = InProcessEngine(SparkEngine(self.spark).parallelism)
         home = replace(self.home, refills=tuple(refill for _, refill in pending), ignores_pause=True)
         suite = self._suites / "offset_syncs.json"
-        job = MirrorJob(engine, self.config, home, self.ledger, suite, closed_for=ClosedFor.FAILOVER)
+        job = MirrorJob(
+            engine, self.config, home, self.ledger, suite, closed_for=ClosedFor.FAILOVER, raises_interrupts=True
+        )
         records = job.run(None).records
         self._require_refilled(there)
         lost = [one for one, _ in pending]
@@ -522,6 +524,7 @@ class Failback:
             ledger=self.ledger,
             suite=self._suites / "offset_syncs.json",
             closed_for=ClosedFor.FAILOVER,
+            raises_interrupts=True,
         )
         result = job.run(None)
         self.ledger.append("cycles", [Cycle.note(self.away, CycleJob.CLOSE, result.generation)])

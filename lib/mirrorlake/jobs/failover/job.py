@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -250,6 +250,7 @@ class Failover:
                 flow=replace(self.flow, ignores_pause=True),
                 ledger=self.ledger,
                 suite=suite,
+                raises_interrupts=True,
             )
             .run(None)
             .records
@@ -329,7 +330,9 @@ class Failover:
             return self._close_without_groups(result, situation, choice)
         movable = [line for line in result.lines if line.go and line.has_place]
         if movable:
-            self._pass_gate(movable, situation.target, result.failover_id)
+            bounds = self._bounds(movable, situation.target)
+            self._pass_gate(movable, bounds, result.failover_id)
+            result = replace(result, lines=tuple(_with_start(line, bounds) for line in result.lines))
         # Before the first commit, so that the table shows a run that died, and which groups it may have moved.
         self._record(replace(result, lines=tuple(_decided(line) for line in result.lines)), choice)
         lines = self._commit(result.lines, situation)
@@ -426,8 +429,10 @@ class Failover:
             topic for topic, _ in (*situation.positions, *situation.ends) if self.flow.mirrors_topic(topic)
         )
 
-    def _pass_gate(self, lines: list[Line], target: Cluster, failover_id: str) -> None:
-        ends = {key: end for key, (_, _, end) in self._bounds(lines, target).items()}
+    def _pass_gate(
+        self, lines: list[Line], bounds: Mapping[PartitionKey, tuple[int, int, int]], failover_id: str
+    ) -> None:
+        ends = {key: end for key, (_, _, end) in bounds.items()}
         results = self._gate.evaluate(gate_frame(lines, ends), self.flow.name, failover_id)
         self.ledger.append("expectation_results", results)
         require(results, f"flow {self.flow.name}, failover {failover_id}", "no group was touched")
@@ -438,12 +443,12 @@ class Failover:
         commits: dict[str, dict[PartitionKey, tuple[int, str]]] = {}
         for line in lines:
             is_movable = line.go and line.has_place and line.group_id not in refusals
-            if is_movable and line.target_offset != line.downstream_offset:
+            if is_movable and line.target_offset != line.continues_at:
                 assert line.target_topic is not None
                 assert line.target_partition is not None
-                assert line.downstream_offset is not None
+                assert line.continues_at is not None
                 commits.setdefault(line.group_id, {})[line.target_topic, line.target_partition] = (
-                    line.downstream_offset,
+                    line.continues_at,
                     line.metadata or "",
                 )
         refused = target_groups.commit(situation.target, commits, self.flow) if commits else {}
@@ -499,6 +504,7 @@ class Failover:
                 {
                     **common,
                     **{name: getattr(line, name) for name in names},
+                    "downstream_offset": line.continues_at,
                     "previous_target_offset": line.target_offset,
                     "go": line.go,
                     "blocks": [f"{kind}: {reason}" for kind, reason in line.blocks],
@@ -536,13 +542,19 @@ class Failover:
         )
 
 
+def _with_start(line: Line, bounds: Mapping[PartitionKey, tuple[int, int, int]]) -> Line:
+    """Returns a line with the start of its log as it is now: the plan may be older, or the leader was away then."""
+    found = bounds.get((line.target_topic or "", line.target_partition or 0))
+    return line if found is None else replace(line, target_start=found[0])
+
+
 def _decided(line: Line) -> Line:
     """Returns a line with the outcome that a run intends."""
     if not line.go:
         return replace(line, outcome=FailoverOutcome.HELD)
     if not line.has_place:
         return replace(line, outcome=FailoverOutcome.NO_PLACE)
-    is_there = line.target_offset == line.downstream_offset
+    is_there = line.target_offset == line.continues_at
     return replace(line, outcome=FailoverOutcome.IN_STEP if is_there else FailoverOutcome.INTENDED)
 
 

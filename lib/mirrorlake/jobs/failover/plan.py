@@ -270,6 +270,7 @@ class Line:
         target_topic: remote topic.
         target_partition: remote partition.
         downstream_offset: position on the target by the map; None if there is none.
+        target_start: start of the log there; 0 if it is unknown.
         target_offset: offset that the group has committed on the target now.
         mirrored_to: source offset up to which the partition is mirrored.
         source_end: last stable offset of the source; with a dead source, as the ledger last saw it.
@@ -304,6 +305,7 @@ class Line:
     target_topic: str | None = None
     target_partition: int | None = None
     downstream_offset: int | None = None
+    target_start: int = 0
     target_offset: int | None = None
     mirrored_to: int | None = None
     source_end: int | None = None
@@ -335,6 +337,14 @@ class Line:
     def has_place(self) -> bool:
         """True if there is an offset that can be committed."""
         return self.downstream_offset is not None
+
+    @property
+    def continues_at(self) -> int | None:
+        """The offset that is committed: downstream_offset or, if retention has passed it, the start of the log.
+
+        Before that start, a consumer would begin at its `auto.offset.reset`, and with `latest` skip all that is there.
+        """
+        return None if self.downstream_offset is None else max(self.downstream_offset, self.target_start)
 
     @property
     def recomputed(self) -> int | None:
@@ -408,14 +418,14 @@ def blocks_of(
     found += _losses(line, losses)
     if (
         line.target_offset is not None
-        and line.downstream_offset is not None
-        and line.target_offset > line.downstream_offset
+        and line.continues_at is not None
+        and line.target_offset > line.continues_at
         and not is_rewound
     ):
         found.append(
             (
                 BlockKind.AHEAD,
-                f"the group is at {line.target_offset} on the target, and would go back to {line.downstream_offset}",
+                f"the group is at {line.target_offset} on the target, and would go back to {line.continues_at}",
             )
         )
     if line.again:
@@ -447,7 +457,7 @@ def _losses(line: Line, losses: Losses) -> list[Block]:
     if losses.expired:
         what = (
             f"retention has deleted {losses.expired:,} records on the target at or after offset "
-            f"{line.downstream_offset}; consumers start there at their auto.offset.reset"
+            f"{line.downstream_offset}; the group continues at the start of that log, {line.target_start}"
         )
         found.append((BlockKind.LOSSES, what))
     return found
@@ -489,11 +499,21 @@ def table(lines: Iterable[Line]) -> pd.DataFrame:
     """Returns the plan for display: one row for each line, blocked lines first."""
     import pandas as pd
 
-    hidden = {"metadata", "mirrored_end", "piece_start", "piece_to_start", "later_start", "blocks", "accepted"}
+    hidden = {
+        "metadata",
+        "target_start",
+        "mirrored_end",
+        "piece_start",
+        "piece_to_start",
+        "later_start",
+        "blocks",
+        "accepted",
+    }
     columns = [one.name for one in fields(Line) if one.name not in hidden]
     rows = [
         {
             **{name: getattr(line, name) for name in columns},
+            "downstream_offset": line.continues_at,
             "go": line.go,
             "blocks": "; ".join(f"{kind}: {reason}" for kind, reason in line.blocks),
             "accepted": ", ".join(line.accepted),

@@ -201,7 +201,7 @@ class PlanMaker:
         for row in (at_log_start(row, starts, "piece_start") for row in found_rows):
             one = by_key[row["group_id"], row["topic"], row["partition"]]
             target_offset = on_target[one.group_id].offsets.get(place_of(row))
-            line = self._line(one, row, target_offset)
+            line = replace(self._line(one, row, target_offset), target_start=starts.get(place_of(row), 0))
             drafts.append(Draft(line, row["reason"], row["is_complete"], row["own_start"]))
         losses, counted = self._losses(drafts, starts), self._against_target([draft.line for draft in drafts])
         return [
@@ -318,7 +318,7 @@ class PlanMaker:
         The checkpoint job would move them back on the target in its next cycle. With positions of a time in the past,
         groups go back because the operator says so.
         """
-        ahead = [line for line in lines if line.has_place and (line.target_offset or 0) > (line.downstream_offset or 0)]
+        ahead = [line for line in lines if line.has_place and (line.target_offset or 0) > (line.continues_at or 0)]
         if not ahead or choice.at is not None:
             return set()
         settled = group_positions.settled(self.ledger, self.flow)
@@ -527,9 +527,9 @@ class PlanMaker:
         spans = [
             (line.group_id, line.target_topic, line.target_partition, *sorted((there, place)))
             for line in lines
-            if (there := line.target_offset) is not None
-            and (place := line.downstream_offset) is not None
-            and there != place
+            if line.target_offset is not None
+            and (place := line.continues_at) is not None
+            and (there := max(line.target_offset, line.target_start)) != place
         ]
         counts: dict[tuple[Any, ...], int] = {}
         if spans:
@@ -542,11 +542,11 @@ class PlanMaker:
             }
         found: list[tuple[int | None, int | None]] = []
         for line in lines:
-            if line.target_offset is None or line.downstream_offset is None:
+            if line.target_offset is None or line.continues_at is None:
                 found.append((None, None))
                 continue
             count = counts.get((line.group_id, line.target_topic, line.target_partition), 0)
-            found.append((count, 0) if line.target_offset <= line.downstream_offset else (0, count))
+            found.append((count, 0) if line.target_offset <= line.continues_at else (0, count))
         return found
 
 
@@ -606,9 +606,9 @@ def _span_key(line: Line) -> SpanKey:
 
 
 def _place(line: Line) -> tuple[PartitionKey, int]:
-    return (line.target_topic or "", line.target_partition or 0), line.downstream_offset or 0
+    return (line.target_topic or "", line.target_partition or 0), line.continues_at or 0
 
 
 def _is_moved(line: Line) -> bool:
     """Returns True if a run commits an offset for the line."""
-    return line.has_place and line.target_offset != line.downstream_offset
+    return line.has_place and line.target_offset != line.continues_at

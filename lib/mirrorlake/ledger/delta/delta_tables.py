@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import shutil
 import uuid
@@ -313,6 +314,10 @@ class DeltaTables:
             if self.warehouse:
                 # A session forgets its catalog. To register an existing table is ten times faster than to create it.
                 is_new = not self._has_files(name)
+                if (
+                    is_new and not reads
+                ):  # a process that died in between, or a full disk, has left a directory that Delta refuses
+                    shutil.rmtree(self._log(name), ignore_errors=True)
                 definition = f"{definition if is_new else 'USING DELTA'} LOCATION {literal(self._directory(name))}"
             self.spark.sql(f"CREATE TABLE IF NOT EXISTS {self.table(name)} {definition}")
         return [] if is_new else self._lacking(name)
@@ -372,8 +377,15 @@ class DeltaTables:
         return str((Path(self.warehouse) / self.schema / name).resolve())
 
     def _has_files(self, name: str) -> bool:
-        """Returns True if a local table is in its directory."""
-        return (Path(self._directory(name)) / "_delta_log").is_dir()
+        """Returns True if a local table is in its directory: a version of it, and not its log's directory alone."""
+        try:
+            with os.scandir(self._log(name)) as entries:
+                return any(entry.name.endswith((".json", ".parquet")) for entry in entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _log(self, name: str) -> Path:
+        return Path(self._directory(name)) / "_delta_log"
 
     def _require_writable(self, warehouse: Path) -> None:
         probe = warehouse / self.schema / f".probe-{uuid.uuid4().hex}"

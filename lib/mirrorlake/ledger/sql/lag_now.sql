@@ -1,4 +1,4 @@
--- The lag of the mirror in each partition as the mirror job has last measured it, apart from any group. A row is as true as its measured_at is new.
+-- The lag of the mirror in each partition as the mirror job has last measured it, apart from any group. A row is as true as its measured_at is new; one of a clock that was ahead does not count.
 --
 -- source: alias of the cluster that was read
 -- target: alias of the cluster that was written
@@ -20,7 +20,9 @@ SELECT
   one.oldest_at, one.lag_seconds, newest.measured_at, newest.due_at < current_timestamp() AS is_stale
 FROM (
   SELECT source, target, max_by(struct(measured_at, due_at, partitions), measured_at) AS newest
-  FROM {lag_samples} JOIN (SELECT source, target, max(measured_at) AS measured_at FROM {lag_samples} GROUP BY source, target) USING (source, target, measured_at)
+  FROM {lag_samples} JOIN (SELECT source, target, max(measured_at) AS measured_at FROM {lag_samples}
+    WHERE measured_at < current_timestamp() + INTERVAL 5 MINUTES
+    GROUP BY source, target) USING (source, target, measured_at)
   GROUP BY source, target
 )
 LATERAL VIEW explode(newest.partitions) AS one
