@@ -184,9 +184,12 @@ class FailoverRun:
                 one.result(DEADLINE_S)
 
     def _is_under_way(self) -> bool:
-        """Returns True once a complete cycle has begun after each group's first commit."""
+        """Returns True once a complete cycle has begun after each group's first commit, and a micro-batch is committed.
+
+        Of a partition of which nothing is mirrored, a failover can't place a group.
+        """
         began_ms = [cycle.began_ms for cycle in self.jobs.cycles if cycle.is_complete]
-        return bool(began_ms) and all(
+        return bool(began_ms and self.world.batches) and all(
             any(event.kind is EventKind.COMMITTED and event.at_ms < began_ms[-1] for event in events)
             for events in map(self.crew.events_of, self.crew.clients)
         )

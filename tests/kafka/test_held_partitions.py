@@ -13,8 +13,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 from kafka.protocol.metadata import ApiVersionsRequest
 from mirrorlake.errors import TargetError
+from mirrorlake.jobs.mirror.lag_meter import LagMeter
 from mirrorlake.jobs.mirror.planning import readiness
 from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.local.ports import HOST, free_port
+from mirrorlake.model.partition_lag import PartitionState
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.reasons import PositionReason
 from mirrorlake.state import offset_syncs
@@ -70,6 +73,11 @@ def on_one_slot(source: str, pair: LocalCluster, directory: Path) -> tuple[World
     for topic in (alive, dead):
         world.produce(topic, 20, 1)
     return world, alive, dead
+
+
+def states(meter: LagMeter) -> dict[str, tuple[PartitionState, str | None]]:
+    """Measures; returns state and reason of each topic, which have one partition."""
+    return {one.topic: (one.state, one.reason) for one in meter.measure().partitions}
 
 
 def arrived(world: World, topic: str) -> int:
@@ -140,8 +148,9 @@ def test_a_remote_partition_that_loses_its_leader_holds_back_only_itself(
     servers: tuple[str, str], pair: LocalCluster, tmp_path: Path
 ) -> None:
     world, alive, dead = on_one_slot(servers[0], pair, tmp_path)
-    with ExitStack() as stopped, world.mirroring():
+    with ExitStack() as stopped, closing(LagMeter(world.flow)) as meter, world.mirroring():
         eventually(lambda: arrived(world, alive) == arrived(world, dead) == 20, 60)
+        assert {state for state, _ in states(meter).values()} == {PartitionState.MIRRORING}
         pair.stop_broker(2)
         stopped.callback(pair.start_broker, 2)
         eventually(lambda: leader(world, world.remote(dead)) == -1)
@@ -150,10 +159,15 @@ def test_a_remote_partition_that_loses_its_leader_holds_back_only_itself(
                 world.produce(topic, 20, 1, seed=count)
             eventually(lambda count=count: arrived(world, alive) == count, 30)
         eventually(lambda: world.metric("held_partitions") == 1)
+        seen = states(meter)
+        assert seen[alive] == (PartitionState.MIRRORING, None)
+        assert seen[dead][0] is PartitionState.SILENT
+        assert f"the leader of {world.remote(dead)}-0 does not answer" in (seen[dead][1] or "")
         stopped.close()
         eventually(lambda: leader(world, world.remote(dead)) == 2, 60)
         eventually(lambda: arrived(world, dead) == 80, 90)
         eventually(lambda: world.metric("held_partitions") == 0)
+        assert states(meter)[dead] == (PartitionState.MIRRORING, None)
     (row,) = [row for row in world.rows("anomalies") if row["kind"] == "held"]
     assert (row["topic"], row["partition"], row["action"]) == (dead, 0, "the others go on")
     assert f"the leader of {world.remote(dead)}-0 does not answer" in row["detail"]
@@ -216,6 +230,29 @@ def test_a_broker_that_comes_back_at_another_address_is_found(world: World, pair
         pair.move_broker(2)
         pair.start_broker(2)
         world.source_servers = pair.bootstrap_servers  # of this test's producer; the job has the older ones
+        world.produce(topic, 20, 1)
+        eventually(lambda: arrived(world, topic) == 40)
+    world.assert_equal(topic)
+
+
+def test_brokers_of_the_target_that_all_come_back_at_other_addresses_are_found(
+    servers: tuple[str, str], pair: LocalCluster, tmp_path: Path
+) -> None:
+    later = {broker.node_id: free_port() for broker in pair.brokers}
+    addresses = [pair.bootstrap_servers, *(f"{HOST}:{port}" for port in later.values())]
+    world = World(servers[0], ",".join(addresses), tmp_path)
+    topic = world.topic(partitions=1)
+    world.produce(topic, 20, 1)
+    with world.mirroring():
+        eventually(lambda: arrived(world, topic) == 20)
+        for broker in reversed(pair.brokers):  # the last one is the controller, which the others ask
+            pair.stop_broker(broker.node_id)
+        for broker in pair.brokers:
+            pair.move_broker(broker.node_id, later[broker.node_id])
+        for broker in pair.brokers:
+            pair.start_broker(broker.node_id, wait=False)
+        pair.wait_ready()
+        world.target_servers = pair.bootstrap_servers  # of this test's consumers
         world.produce(topic, 20, 1)
         eventually(lambda: arrived(world, topic) == 40)
     world.assert_equal(topic)

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
+from kafka.net.manager import KafkaConnectionManager
+from kafka.protocol.metadata import MetadataRequest
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from mirrorlake.errors import ConfigurationError, GateError, SourceError, TargetError
 from mirrorlake.jobs.mirror.job import MirrorJob
@@ -32,6 +34,7 @@ from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.group_offsets import commit_group_offsets
 from mirrorlake.protocol.group_requests import delete_group, group_coordinators
 from mirrorlake.protocol.mm2_topics import Mm2Topic
+from mirrorlake.protocol.network.event_loop import EventLoop
 from mirrorlake.reasons import NotCompared, PositionReason
 
 from tests.conftest import CLEANER
@@ -454,6 +457,22 @@ def leader(world: World, topic: str) -> int:
     return world.source_admin.list_topics(topic, timeout=5).topics[topic].partitions[0].leader
 
 
+def address_of(node_id: int, fragile: LocalCluster) -> str:
+    return next(f"127.0.0.1:{broker.port}" for broker in fragile.brokers if broker.node_id == node_id)
+
+
+def leader_known_to(node_id: int, fragile: LocalCluster, topic: str) -> int:
+    """Asks one broker at its address; what others say of it counts as little as whether they know it at all."""
+    address = address_of(node_id, fragile)
+    with closing(EventLoop()) as net, closing(KafkaConnectionManager(net, bootstrap_servers=address)) as one:
+        one.bootstrap(10_000)
+        asked = MetadataRequest[9](
+            topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+        )
+        (told,) = net.run(lambda: one.send(asked, node_id="bootstrap-0", request_timeout_ms=10_000)).topics
+    return int(told.partitions[0].leader_id)
+
+
 def log_directory(cluster: LocalCluster, node_id: int, topic: str) -> Path:
     (found,) = [
         path
@@ -552,6 +571,35 @@ def test_after_an_unclean_election_a_flow_that_may_goes_on_from_where_the_logs_d
     world.assert_accounted(topic)
     assert position_after(world, topic, 110) == target[160][0]
     assert position_after(world, topic, 90) == target[90][0]
+
+
+def test_a_broker_that_led_a_partition_before_and_does_not_know_its_successor_is_no_loss(
+    fragile_plain_world: World, fragile: LocalCluster
+) -> None:
+    """It is cut off from the controller, its log lacks what the successor has, and it is the only one that is named."""
+    world = fragile_plain_world
+    go_on(world)
+    topic = topic_on(world, "former", [2, 3])
+    configure(world, topic, {"unclean.leader.election.enable": "false"})
+    world.produce(topic, 100, 1, acks="all")
+    fragile.freeze_broker(2)
+    try:
+        eventually(lambda: leader(world, topic) == 3, what="the election")
+        world.produce(topic, 50, 1, seed=2)
+        assert world.mirror().records == 150
+        world.produce(topic, 30, 1, seed=3)
+        fragile.freeze_broker(1)
+    finally:
+        fragile.thaw_broker(2)
+    try:
+        world.write_config(**{f"{world.alias}.bootstrap.servers": address_of(2, fragile)})
+        assert leader_known_to(2, fragile, topic) == 2
+        assert world.mirror().records == 30
+    finally:
+        fragile.thaw_broker(1)
+    eventually(lambda: leader_known_to(2, fragile, topic) == 3)
+    world.assert_equal(topic)
+    assert world.gaps(topic) == []
 
 
 def test_groups_and_partitions_that_a_source_does_not_tell_of_hold_up_no_other(

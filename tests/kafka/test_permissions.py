@@ -3,6 +3,7 @@ docs/security.md every job works."""
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -49,7 +50,9 @@ from mirrorlake.local.cluster import Broker, LocalCluster, running
 from mirrorlake.local.ports import free_port
 from mirrorlake.local.quota import quota
 from mirrorlake.model.partition_lag import PartitionState
+from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.connect_offsets import MirrorMaker
 from mirrorlake.protocol.probes.hidden_topics import require_visible
 from mirrorlake.protocol.probes.permissions import denied_commits
 from mirrorlake.protocol.users import read_quotas
@@ -685,3 +688,22 @@ def test_a_wrong_password_is_said_and_not_shown_and_tried_once(
     ended = [record for record in caplog.records if record.name == "kafka.net.connection"]
     rejected = [record for record in ended if "SaslAuthenticationFailedError" in record.getMessage()]
     assert len(rejected) == 1, "accounts are locked after repeated ones"
+
+
+def test_offsets_of_mirrormaker_are_read_with_the_right_to_read_their_topic_and_none_on_groups(
+    plain_world: World, secured: LocalCluster
+) -> None:
+    """librdkafka asks for the coordinator of a group that is not used, and says that it may not."""
+    world = plain_world
+    as_limited(world, secured)
+    flow, owner = world.flow, AdminClient({"bootstrap.servers": secured.open_servers})  # type: ignore[attr-defined]
+    topic = flow.mirrormaker.offsets_topic
+    owner.create_topics([NewTopic(topic, 2, 1)])[topic].result()
+    producer = Producer({"bootstrap.servers": secured.open_servers, "log_level": 0})  # type: ignore[attr-defined]
+    for partition in range(2):
+        key = ["MirrorSourceConnector", {"cluster": world.alias, "partition": partition, "topic": "orders"}]
+        producer.produce(topic, json.dumps({"offset": 41}), json.dumps(key), partition=partition)
+    assert producer.flush(30) == 0
+    grant(secured, world, (ResourceType.TOPIC, topic, AclOperation.READ))
+    found = MirrorMaker(flow, Admin(flow.target_connection, "target", flow.name))
+    assert found.positions() == {("orders", 0): 42, ("orders", 1): 42}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import NewTopic
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import ConfigurationError
+from mirrorlake.errors import ConfigurationError, TargetError
 from mirrorlake.jobs.mirror.job import MirrorJob, MirrorResult
+from mirrorlake.jobs.mirror.topics.topics_job import keep_in_step
 
-from tests.world import ROOT, World, config_of, eventually, map_on_target, read_committed, set_config
+from tests.world import ROOT, World, config_of, configure, eventually, map_on_target, read_committed, set_config
 
 IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
 
@@ -276,13 +277,39 @@ def assert_map_is_true(world: World, flow: str, topic: str, merged: dict[int, li
 
 
 def test_records_of_others_in_a_remote_topic_are_not_taken_for_mirrored_ones(plain_world: World) -> None:
-    """Under the identity policy, existing records in the topic are refused, unless sharing is configured."""
-    topic = plain_world.topic(partitions=1)
-    plain_world.produce(topic, 20, 1)
-    plain_world.write_config(**IDENTITY)
+    """Under the identity policy, existing records in the topic are refused, unless sharing is configured.
+
+    Nothing of the topic is changed either: its retention may be all that keeps these records.
+    """
+    topic, mine = plain_world.topic(partitions=2, config={"retention.ms": "3600000"}), plain_world.topic("mine", 1)
+    plain_world.produce(topic, 20, 2)
+    plain_world.produce(mine, 10, 1)
+    plain_world.write_config(**IDENTITY, **{"sync.topic.configs.interval.seconds": "1"})
     create_on_target(plain_world, topic, 1)
+    create_on_target(plain_world, mine, 1)
+    own = {"retention.ms": "-1", "compression.type": "gzip", "message.timestamp.type": "LogAppendTime"}
+    for name in (topic, mine):
+        configure(plain_world, name, own, target=True)
     back(plain_world).produce(topic, 5, 1, seed=9)
-    with pytest.raises(Exception, match="holds records already"):
+
+    def as_it_was() -> bool:
+        config = config_of(plain_world.target_admin, topic)
+        found = plain_world.target_admin.list_topics(topic, timeout=10).topics[topic].partitions
+        return len(found) == 1 and own.items() <= config.items()
+
+    with plain_world.mirroring():
+        eventually(lambda: len(plain_world.target_records(mine)[0]) == 10, what="the other topic")
+        configure(plain_world, mine, {"retention.ms": "-1"}, target=True)
+        eventually(lambda: config_of(plain_world.target_admin, mine)["retention.ms"] != "-1", what="a sync of configs")
+        assert plain_world.metric("held_topics") == 1
+    held = [row["detail"] for row in plain_world.rows("anomalies") if row["kind"] == "held"]
+    assert ["holds records already" in why for why in held] == [True]
+    plan = keep_in_step(plain_world.config, plain_world.flow, plain_world.ledger, dry_run=True)
+    assert topic not in {change.target_topic for change in plan.outcomes}
+    plain_world.write_config(topics=topic)
+    with pytest.raises(TargetError, match="holds records already"):
         plain_world.mirror()
+    assert as_it_was()
     plain_world.write_config(**{"mirrorlake.topics.shared": "true"})
     assert plain_world.mirror().records == 20
+    assert not as_it_was()

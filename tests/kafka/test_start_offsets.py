@@ -81,6 +81,23 @@ def test_an_offset_the_log_does_not_reach_is_refused(world: World) -> None:
         world.mirror()
 
 
+def test_a_topic_that_appears_before_the_offset_at_which_it_is_to_begin_holds_up_no_other(world: World) -> None:
+    here = world.topic("here", 1)
+    later = f"{world.alias}-later"
+    world.write_config(**{f"mirrorlake.start.topic.{later}": "0:5"})
+    with world.mirroring():
+        world.produce(here, 20, 1)
+        eventually(lambda: world.metric("mirrored_records_total") == 20)
+        world.topic("later", 1)
+        eventually(lambda: world.metric("held_topics") == 1)
+        world.produce(later, 10, 1)
+        eventually(lambda: world.metric("mirrored_records_total") == 25, what="the records from the offset on")
+        eventually(lambda: world.metric("held_topics") == 0, 60)
+    (row,) = [row for row in world.rows("anomalies") if row["kind"] == "held"]
+    assert (row["topic"], row["action"]) == (later, "the others go on")
+    assert "names offset 5, but the log of cluster" in row["detail"]
+
+
 def test_a_running_job_pauses_and_resumes_and_takes_new_topics_from_its_file(world: World) -> None:
     topic, other = world.topic("plain", 1), world.topic("other", 1)
     world.write_config(topics=topic)

@@ -386,6 +386,10 @@ def test_a_flow_that_was_given_back_is_not_mirrored(plain_world: World) -> None:
     plain_world.produce(topic, 50, partitions=1, seed=2)
     with pytest.raises(ConfigurationError, match="was handed back to MirrorMaker 2"):
         plain_world.mirror()
+    with closing(Cluster(plain_world.flow.target_connection, "target", "tests", 10_000)) as target:
+        target.connect()
+        with pytest.raises(ConfigurationError, match="was handed back to MirrorMaker 2"):  # one that had looked before
+            generation.begin_again(plain_world.flow, target, generation.Beginning())
     assert len(plain_world.target_records(topic)[0]) == 50
 
 

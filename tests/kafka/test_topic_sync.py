@@ -32,7 +32,7 @@ from mirrorlake.model.slot import SlotState
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.topic_changes import Change, ChangeKind
 
-from tests.moving import failover
+from tests.moving import IDENTITY, both_ways, failover
 from tests.world import World, config_of, eventually, read_committed, set_config
 
 
@@ -368,6 +368,32 @@ def test_who_may_read_may_read_the_copy_and_loses_that_when_it_is_revoked(guarde
     keep(guarded)
     eventually(lambda: bindings(guarded.target_admin, remote) == wanted - {("User:ann", "READ", "ALLOW")})
     assert [row[0] for row in rows(guarded)].count("delete_acl") == 1
+
+
+def test_a_right_that_is_revoked_is_not_given_again_by_the_flow_back_under_the_same_names(guarded: World) -> None:
+    """Whichever of both looks first; a right that somebody gives on the other side goes the other way."""
+    back = both_ways(guarded, **IDENTITY, **{"sync.topic.acls.enabled": "true"})
+    topic, (here, there) = guarded.topic("both", 1), (guarded.source_admin, guarded.target_admin)
+    ann, bob = binding(topic, AclOperation.READ), binding(topic, AclOperation.READ, "User:bob")
+    everyone = binding(topic, AclOperation.ALL, "User:*")  # the jobs as well
+    guarded.mirror()
+    back.mirror()  # both flows are open
+    for admin, one in ((here, ann), (here, everyone), (there, bob), (there, everyone)):
+        next(iter(admin.create_acls([one]).values())).result()
+    others = {("User:*", "ALL", "ALLOW"), ("User:*", "READ", "ALLOW")}
+    both = others | {("User:ann", "READ", "ALLOW"), ("User:bob", "READ", "ALLOW")}
+    for world in (guarded, back, guarded):
+        keep(world)
+    eventually(lambda: bindings(here, topic) == bindings(there, topic) == both)
+    for admin, one in ((here, "User:ann"), (there, "User:bob")):
+        revoked = AclBindingFilter(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, one, "*", AclOperation.READ, AclPermissionType.ALLOW
+        )
+        next(iter(admin.delete_acls([revoked]).values())).result()
+    eventually(lambda: bindings(here, topic) | bindings(there, topic) == both)
+    for world in (back, guarded, back):
+        keep(world)
+    eventually(lambda: bindings(here, topic) == bindings(there, topic) == others)
 
 
 def test_remote_topics_are_read_only_for_others_until_they_are_promoted(guarded: World) -> None:

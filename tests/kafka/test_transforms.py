@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import uuid
 from pathlib import Path
 
 import pytest
@@ -193,20 +194,45 @@ def test_a_record_that_a_transform_leaves_without_a_key_stops_no_flow_to_a_compa
     assert (config["cleanup.policy"].value, config["retention.ms"].value) == ("delete", "-1"), "nothing else has them"
 
 
+def readers(world: World) -> set[str]:
+    """Returns the group ids and partitions for which Spark's executors keep what they read with, for ever."""
+    name = "org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer$"
+    loader = world.spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    one = world.spark._jvm.java.lang.Class.forName(name, True, loader).getField("MODULE$").get(None)
+    for path in ("consumerPool", "objectFactory", "keyToKafkaParams"):
+        (field,) = (field for field in one.getClass().getDeclaredFields() if field.getName().endswith(path))
+        field.setAccessible(True)
+        one = field.get(one)
+    return {key.toString() for key in one.keySet()}
+
+
+def test_executors_keep_one_reader_of_a_partition_however_many_micro_batches_there_are(world: World) -> None:
+    topic = world.topic(partitions=1)
+    transform(world, "t", topic, value="upper(CAST(value AS STRING))")
+    before = readers(world)
+    with world.mirroring():
+        for number in range(1, 5):
+            world.produce(topic, 5, 1, seed=number)
+            eventually(lambda number=number: world.metric("mirrored_records_total") == 5 * number, 60)
+    assert world.batches >= 4
+    assert len([name for name in readers(world) - before if topic in name]) == 1
+
+
 def test_a_record_that_a_transform_makes_too_large_goes_to_the_dead_letters(world: World) -> None:
     topic, letters = world.topic("growing", 1, {"max.message.bytes": "20000"}), f"{world.alias}-letters"
     transform(world, "t", topic, value="concat(value, value)", on_error="dead-letter", compression_type="none")
     world.write_config(**{"mirrorlake.dead.letter.topic": letters, "mirrorlake.on.loss": "continue"})
     large, producer = os.urandom(15_000), Producer({"bootstrap.servers": world.source_servers, "log_level": 0})
-    for value in (b"small", large, b"small"):
+    for value in (b"small", large, b"small", large[::-1], b"small"):
         producer.produce(topic, value, b"k", partition=0)
         assert producer.flush(30) == 0
-    world.produce(topic, 25_000, 1)  # the target answers before Spark has delivered all of them
-    assert world.mirror().records == 25_002
-    assert world.gaps(topic) == [(0, 1, 2, "dead_letter")]
-    ((_, (_, value, headers, _)),) = read_committed(world.target_servers, letters)[0]
-    assert value == large + large
-    assert "larger than topic" in dict(headers)["mirrorlake.reason"].decode()
+    world.produce(topic, 25_000, 1)  # the target would answer before Spark has delivered all of them
+    assert world.mirror().records == 25_003
+    assert world.gaps(topic) == [(0, 1, 2, "dead_letter"), (0, 3, 4, "dead_letter")]
+    found = [record for _, record in read_committed(world.target_servers, letters)[0]]
+    assert [value for _, value, _, _ in found] == [2 * large, 2 * large[::-1]]
+    assert all("larger than topic" in dict(headers)["mirrorlake.reason"].decode() for _, _, headers, _ in found)
+    assert not [line for line in world.lines if "makes batches that fit" in line], "no attempt learns of one only"
 
 
 def test_a_record_without_a_key_from_before_a_topic_was_compacted_is_a_loss_also_with_a_transform(
@@ -334,7 +360,7 @@ def test_the_records_of_a_plan_come_in_the_order_of_its_partitions_which_is_anot
     planned = [Range(topic, partition, "", 2, 0, 0, 20) for partition in range(2)]
     for turns in ([0, 1], [1, 0]):
         monkeypatch.setattr(random, "sample", lambda _, k, turns=turns: turns[:k])
-        rows = with_records(world.spark, world.flow, planned, 1).collect()
+        rows = with_records(world.spark, world.flow, planned, 1, uuid.uuid4().hex).collect()
         assert [(row.kind, row.partition) for row in rows[:2]] == [("range", partition) for partition in turns]
         assert [(row.partition, row.offset) for row in rows[2:]] == [
             (partition, offset) for partition in turns for offset in range(20)

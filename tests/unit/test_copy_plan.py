@@ -48,6 +48,7 @@ def test_a_new_partition_keeps_its_slot_though_what_that_has_committed_is_not_vi
         "b": slot_of["b", 0],
         "c": slot_of["c", 0],
     }
+    assert {planned.topic for planned in again if planned.is_new} == {"a", "c"}
 
 
 def test_a_drain_stops_where_the_source_was_when_it_began() -> None:

@@ -139,7 +139,9 @@ def test_topics_that_give_way_are_read_last_and_nothing_is_while_the_rate_is_use
     reading.fetch(lambda _: FETCH_BYTES)
     assert (source.asked, reading.throttled_s) == ([], pytest.approx(0.5))
     now[0] = 1.0
+    assert (reading.was_throttled, reading.throttled_s) == (True, 0.0), "a wait that has ended is no end of the work"
     reading.fetch(lambda _: FETCH_BYTES)
+    assert not reading.was_throttled
     assert {*reading._under_way[0, 0].places} == {("new", 0)}
     stretches["new", 0].upstream_next = 10
     reading._under_way.clear()

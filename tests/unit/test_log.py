@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, TargetError
@@ -90,6 +90,7 @@ def test_a_name_with_line_ends_cannot_forge_a_line() -> None:
     assert held == '23:05:12 topic_held topic="a topic=b"', "no value looks like another field"
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_text_stays_on_its_line_and_can_be_read_back(text: str) -> None:
     line = str(event("seen", value=text))
@@ -149,13 +150,13 @@ def test_an_exception_is_logged_by_its_first_line_only() -> None:
 
 
 def test_the_level_comes_from_the_environment_then_the_entry_point() -> None:
-    for environment, settings, expected in (
+    for environment, chosen, expected in (
         ({}, {}, 2),
         ({}, {"level": "WARNING"}, 1),
         ({"MIRRORLAKE_LOG_LEVEL": "debug"}, {"level": "WARNING"}, 3),
         ({"MIRRORLAKE_LOG_LEVEL": "ERROR"}, {}, 0),
     ):
-        out = written(environment, **settings)
+        out = written(environment, **chosen)
         LOG.debug(event("fine"))
         LOG.info(event("usual"))
         LOG.warning(event("odd"))

@@ -25,7 +25,7 @@ class Reading:
     def __init__(self, sent: float, answered: float) -> None:
         self.now, self.bytes, self.is_full, self.throttled_ms = 0.0, 0, False, 0.0
         self.is_under_way, self.sizes, self.limits, self.fetcher = True, list[int](), Limits(), self
-        self.throttled_s = 0.0
+        self.throttled_s, self.was_throttled = 0.0, False
         self._sent, self._answered = sent, answered
         self.outlet = SimpleNamespace(bytes=0, bytes_in_flight=0, produce=self.produce, settle=self.settle)
 

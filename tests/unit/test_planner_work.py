@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.config.start import Start, StartSpec, StartWord
-from mirrorlake.errors import SourceError
+from mirrorlake.errors import SourceError, TargetError
 from mirrorlake.jobs.mirror.planning import planner as planner_module
 from mirrorlake.jobs.mirror.planning import readiness
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
@@ -23,6 +23,7 @@ from mirrorlake.model.copy_plan import Partition
 from mirrorlake.model.slot import Position, SlotState
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Topic
+from mirrorlake.protocol.log_reader import UNKNOWN_LOG
 
 PER_TOPIC, RECORDS = 4, 7
 FLOW = Flow.from_properties(
@@ -42,11 +43,15 @@ FLOW = Flow.from_properties(
 class Side:
     """A cluster without a broker, which counts what it is asked for."""
 
+    def leader(self, topic: str, partition: int) -> int:
+        return 1
+
     def __init__(self, topics: Iterable[str], records: int) -> None:
         leaders = dict.fromkeys(range(PER_TOPIC), 1)
         self.topics = {name: Topic(name, f"id-{name}", leaders) for name in topics}
         self.ends = {(name, index): records for name in self.topics for index in leaders}
-        self.asked = Counter[str]()
+        self.asked, self.doubts, self.epoch = Counter[str](), dict[str, str](), 0
+        self.silent: set[PartitionKey] = set()
 
     def refresh(self, topics: Iterable[str] | None, *_: object, **__: object) -> dict[str, Topic]:
         self.asked["Metadata"] += 1
@@ -57,9 +62,13 @@ class Side:
         self.asked["ListOffsets"] += 1
         return {key: 0 if at == EARLIEST_TIMESTAMP else self.ends[key] for key in keys}
 
-    def stable_ends(self, keys: Iterable[PartitionKey], _: int) -> tuple[dict[PartitionKey, Any], dict[Any, str]]:
+    def stable_ends(
+        self, keys: Iterable[PartitionKey], *_: int, **__: bool
+    ) -> tuple[dict[PartitionKey, Any], dict[Any, str]]:
         self.asked["ListOffsets"] += 1
-        return {key: (self.ends[key], 0) for key in keys}, {}
+        asked = list(keys)
+        ends = {key: (self.ends[key], self.epoch) for key in asked if key not in self.silent}
+        return ends, {key: "no answer" for key in asked if key in self.silent}
 
     def log_bounds(self, keys: Iterable[PartitionKey]) -> tuple[dict[PartitionKey, Any], dict[Any, str]]:
         self.asked["ListOffsets"] += 3
@@ -72,6 +81,14 @@ class Side:
     def leader_epoch(self, *_: object) -> int:
         return 0
 
+    def call(self, what: str, attempt: Callable[[], Any], _: int) -> Any:
+        return attempt()
+
+    def ask_every_broker(self, topics: list[str], **_: object) -> tuple[dict[str, Topic], dict[str, str]]:
+        """Also for itself: what one broker says is what all say."""
+        self.asked["Metadata of each broker"] += 1
+        return {name: self.topics[name] for name in topics}, self.doubts
+
     def close(self) -> None:
         """It has no connections."""
 
@@ -79,7 +96,9 @@ class Side:
 class Planned:
     """A planner of a flow with that many topics, whose slots have the given positions."""
 
-    def __init__(self, topics: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def __init__(
+        self, topics: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, until_now: bool = False
+    ) -> None:
         names = [f"t{number}" for number in range(topics)]
         self.source, self.target = Side(names, RECORDS), Side([f"a.{name}" for name in names], 0)
         self.target.topics[FLOW.offset_syncs_topic] = Topic(FLOW.offset_syncs_topic, "id", {0: 1})
@@ -90,7 +109,7 @@ class Planned:
         monkeypatch.setattr(planner_module, "Partition", self._partition)
         config = tmp_path / "mm2.properties"
         config.write_text("")
-        self.planner = cast("Any", Planner(LiveFlow(config, FLOW), until_now=False))
+        self.planner = cast("Any", Planner(LiveFlow(config, FLOW), until_now=until_now))
         self.planner._clusters = self.source, self.target
         self.planner._pause = SimpleNamespace(begin=lambda *_: None, look=lambda *_: None)
 
@@ -98,10 +117,10 @@ class Planned:
         self.looked_into.append(Partition(*key, **values))
         return self.looked_into[-1]
 
-    def copied(self) -> None:
-        """Lets the slot commit all that the source has."""
+    def copied(self, epoch: int = 0) -> None:
+        """Lets the slot commit all that the source has, of leaders with an epoch."""
         positions = tuple(
-            Position(*key, f"id-{key[0]}", f"a.{key[0]}", key[1], end, end, 0, 0, 0, f"id-a.{key[0]}", 0)
+            Position(*key, f"id-{key[0]}", f"a.{key[0]}", key[1], end, end, 0, 0, epoch, f"id-a.{key[0]}", 0)
             for key, end in self.source.ends.items()
         )
         self.state = SlotState("a", "b", "c", 0, 1, 1, "x", 1, 1, positions)
@@ -142,6 +161,21 @@ def test_a_plan_sends_as_many_requests_for_many_topics_as_for_one(
     assert sum(asked[0][1].values()) == 1, "the ends on the source"
 
 
+@pytest.mark.parametrize("until_now", [True, False])
+def test_a_run_with_an_end_lets_no_partition_linger_whose_leader_has_answered_late(
+    until_now: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would end without these records. A job that goes on lets them wait for others."""
+    planned = Planned(1, monkeypatch, tmp_path, until_now=until_now)
+    planned.planner._live.flow = replace(FLOW, linger_ms=60_000)
+    planned.copied()
+    planned.source.ends |= dict.fromkeys([("t0", 1), ("t0", 2)], RECORDS + 3)
+    planned.source.silent = {("t0", 1)}
+    assert [one.partition for one in planned.next()[0].ranges] == [2]
+    planned.source.silent = set()
+    assert [one.partition for one in planned.next()[0].ranges] == ([1, 2] if until_now else [2])
+
+
 def test_a_topic_that_appears_later_begins_where_its_end_was_when_it_was_first_seen(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -176,6 +210,31 @@ def test_a_partition_is_looked_into_whose_topic_is_another_one_at_the_same_end(
     else:
         plan, _, looks = planned.next()
         assert ([one.is_set_back for one in plan.ranges], looks) == ([True] * PER_TOPIC, PER_TOPIC)
+
+
+@pytest.mark.parametrize(("records", "epoch"), [(RECORDS - 1, 5), (RECORDS + 1, 4)])
+def test_a_shorter_log_or_an_older_leader_is_believed_once_every_broker_agrees(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, records: int, epoch: int
+) -> None:
+    planned = Planned(2, monkeypatch, tmp_path)
+    planned.copied(epoch=5)
+    source, key = planned.source, ("t1", 0)
+    source.epoch = 5
+    assert planned.next()[2] == 0
+    source.ends[key], source.epoch = records, epoch
+    source.doubts = {"t1": "broker 3 does not say who leads it"}
+    _, asked, looked_into = planned.next()
+    assert (looked_into, asked["Metadata of each broker"]) == (0, 1)
+    _, asked, looked_into = planned.next()
+    assert (looked_into, asked["Metadata of each broker"]) == (0, 0), "it is not asked for with each plan"
+    planned.planner._stuck._clock = lambda: 1e9
+    assert "t1-0 does not answer: broker 3 does not say who leads it" in planned.next()[0].stuck[key]
+    source.doubts, planned.planner._former_leaders._due = {}, 0.0
+    if records < RECORDS:
+        with pytest.raises(SourceError, match="topic t1, partition 0: the log ends at offset 6, but the flow has"):
+            planned.next()
+    else:
+        assert [one.leader_epoch for one in planned.next()[0].ranges] == [4]
 
 
 @pytest.mark.parametrize(("missing", "waited_s", "is_waiting"), [(1, 14, True), (1, 16, False), (100, 20, True)])
@@ -242,6 +301,7 @@ def test_a_topic_that_is_held_is_looked_into_from_time_to_time_and_at_once_if_it
         return found.held(FLOW, given, cast("Any", target), {}, is_settled=lambda: True)["t"]
 
     why = held()
+    assert found.foreign == {"t"}
     if reason == "unread":
         assert found.waiting == {"t"}
         assert (held(), looks) == (why, 2), "it may be ready at any moment"
@@ -256,3 +316,52 @@ def test_a_topic_that_is_held_is_looked_into_from_time_to_time_and_at_once_if_it
     now_s += readiness.LONGEST_S
     held()
     assert looks == before + 2
+    monkeypatch.setattr(readiness, "first_records", lambda *_: ({}, {}))
+    now_s += readiness.LONGEST_S
+    there = Topic(remote, "emptied", {0: 1})
+    found.held(FLOW, {"t": Topic("t", "id", {0: 1})}, cast("Any", target), {}, is_settled=lambda: True)
+    assert not found.foreign
+
+
+@pytest.mark.parametrize("has_records", [False, True])
+def test_a_remote_topic_with_too_few_partitions_and_records_of_others_is_not_said_to_wait_for_partitions(
+    has_records: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote, asked = FLOW.policy.remote_topic("t"), list[Any]()
+
+    def first_records(_: Any, topics: dict[str, Any], *__: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        asked.append(topics)
+        return ({"t": (remote, 0)} if has_records else {}), {}
+
+    monkeypatch.setattr(readiness, "first_records", first_records)
+    target = SimpleNamespace(refresh=lambda *_, **__: {remote: Topic(remote, "id", {0: 1})})
+    found, given = readiness.Readiness(), {"t": Topic("t", "id", {0: 1, 1: 1, 2: 1})}
+    for _ in range(3):
+        held = found.held(FLOW, given, cast("Any", target), {}, is_settled=lambda: True)["t"]
+    assert [one for one in asked if one] == [{"t": [(remote, 0)]}], "one look, for some time"
+    assert ("holds records already" if has_records else "does not have all 3 partitions yet") in held
+    assert (found.foreign, found.waiting) == (({"t"}, set()) if has_records else (set(), {"t"}))
+
+
+def test_a_log_on_the_target_that_can_not_be_read_holds_up_its_own_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its leader lists its ends, and fails each Fetch: a damaged disk, for example."""
+    monkeypatch.setattr(readiness, "log_identity", lambda *_: UNKNOWN_LOG)
+
+    def call(what: str, *_: Any) -> bool:
+        if "damaged" in what:
+            raise TargetError("storage error", retriable=True)
+        if "denied" in what:
+            raise TargetError("needs READ")
+        return "foreign" in what
+
+    leaders = {"damaged": 1, "beside": 1, "denied": 2, "foreign": 2, "mine": 2}
+    keys = {name: [(name, 0)] for name in leaders}
+    cluster: Any = SimpleNamespace(
+        call=call,
+        leader=lambda name, _: leaders[name],
+        log_bounds=lambda asked: (dict.fromkeys(asked, (0, 5, 5)), {}),
+    )
+    found, unread = readiness.first_records(cluster, keys, 1_000, {})
+    assert found == {"denied": ("denied", 0), "foreign": ("foreign", 0)}
+    # Of that leader, no other log is looked at: each look would take its whole time.
+    assert unread == {name: ((name, 0), "storage error") for name in ("damaged", "beside")}

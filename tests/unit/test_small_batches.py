@@ -18,12 +18,13 @@ from mirrorlake.jobs.mirror.copy import source_reader
 from mirrorlake.jobs.mirror.copy.fetcher import Fetcher
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.small_batches import SmallBatches
-from mirrorlake.jobs.mirror.copy.source_reader import SIGHTINGS, Intake
+from mirrorlake.jobs.mirror.copy.source_reader import Intake
 from mirrorlake.jobs.verification import run_digests
 from mirrorlake.jobs.verification.run_digests import has_digest, merged_as
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.codecs import CODEC, LZ4, NONE, ZSTD
+from mirrorlake.protocol.batches.damage import SIGHTINGS
 from mirrorlake.protocol.batches.record_batch import (
     CONTROL,
     HEADER_BYTES,

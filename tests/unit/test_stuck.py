@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirrorlake.jobs.mirror.planning.stuck import LONGEST_REST_S, MARKERS_S, SILENT_S, StuckPartitions
+from mirrorlake.jobs.mirror.planning.stuck import LONGEST_REST_S, MARKERS_S, SILENT_S, TURN_S, StuckPartitions
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.model.slot import SlotState
 
@@ -192,6 +192,21 @@ def test_a_partition_that_stays_where_it_is_while_its_slot_advances_is_named_aft
     assert all(found.keys() == {("t", 0)} for found in reasons[31:])
     assert "nothing was copied from offset 0 on since" in reasons[-1]["t", 0]
     assert stuck.failing([replace(planned(0), start=1)], RETRY_S) == {}
+
+
+def test_partitions_that_wait_for_their_turn_at_an_operators_rate_are_not_held() -> None:
+    clock = Clock()
+    stuck, ranges = (
+        StuckPartitions(clock),
+        [replace(planned(0), partition=number) for number in range(int(10 * RETRY_S / TURN_S))],
+    )
+    found = []
+    for _ in range(120):
+        found.append(stuck.failing(ranges, RETRY_S, lambda topic: topic == "t"))
+        clock.now += 30
+    assert not any(found[:100]), "all of them had their turn by then, ten times as many as in five minutes"
+    assert len(found[-1]) == len(ranges)
+    assert StuckPartitions(clock).failing(ranges, 0.0) == {}
 
 
 def test_a_slot_that_fails_for_weeks_rests_as_long_each_time() -> None:

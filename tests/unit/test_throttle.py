@@ -78,11 +78,12 @@ def test_one_answer_holds_a_part_of_a_second(flow: Flow) -> None:
 
 def test_slots_share_a_rate_and_keep_their_connections_while_it_changes(flow: Flow) -> None:
     limited = replace(flow, max_bytes_per_s=1_000, backfill_max_bytes_per_s=3)
-    shared = limited.shared_by(4)
+    shared = limited.shared_by(4, 2)
     assert (shared.max_bytes_per_s, shared.backfill_max_bytes_per_s) == (250, 1)
+    assert limited.shared_by(4, 1).backfill_max_bytes_per_s == 3, "slots without such topics leave it to the others"
     assert shared == limited == flow
     assert hash(shared) == hash(flow)
-    assert flow.shared_by(4) is flow
+    assert flow.shared_by(4, 1) is flow
 
 
 def test_a_wait_for_the_rate_ends_at_the_deadline(flow: Flow) -> None:
@@ -127,7 +128,7 @@ def test_transformed_records_are_paid_for_too(
 
         async def begin(self) -> None: ...
 
-        async def accept(self, records: int, _: object) -> bool:
+        async def accept(self, records: int) -> bool:
             accepted.append(records)
             return True
 
@@ -139,7 +140,7 @@ def test_transformed_records_are_paid_for_too(
             self.limits, self.topics = limits, {"a.t": SimpleNamespace(partitions=1)}
             self.net = SimpleNamespace(sleep=sleep)
 
-        async def topic_configs(self, *_: str) -> dict[str, str | None]:
+        async def each_topic_configs(self, *_: object) -> dict[str, dict[str, str | None]]:
             return {}
 
     class Outlet:

@@ -25,9 +25,14 @@ CLOSED: Any = SimpleNamespace(closed=True, promoted_topics=())
 
 
 def kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: Any, *topics: str, **changes: str | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    states: Any,
+    *topics: str,
+    gives: bool = False,
+    **changes: str | None,
 ) -> tuple[set[str], list[tuple[Any, ...]]]:
-    """Returns what is kept, and the topics whose states were read."""
+    """Returns what is kept, or who gives access, and the topics whose states were read."""
     file, reads = tmp_path / "mm2.properties", list[tuple[Any, ...]]()
     values = dict(line.split(" = ") for line in FILE.split("\n") if line)
     values |= {name.replace("_", "."): value for name, value in changes.items()}
@@ -43,7 +48,10 @@ def kept(
     monkeypatch.setattr(way_back, "read_all_states", read)
     source: Any = object()
     remote_of = {topic: flow.policy.remote_topic(topic) for topic in topics or ("t", "u")}
-    found = WayBack(str(file), source).kept(flow, remote_of)
+    looks = WayBack(str(file), source)
+    giver = looks.giver(flow, remote_of)
+    found = {giver.name} if giver else looks.kept(flow, remote_of)
+    assert gives or giver is None
     assert all(given == (source, "mirrorlake.offset-syncs.b.internal") for given in reads)
     return found, reads
 
@@ -87,3 +95,21 @@ def test_nothing_is_asked_where_the_flow_back_keeps_nothing_in_step(
 def test_only_topics_that_both_flows_mirror_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, reads = kept(tmp_path, monkeypatch, [OPEN], "t", "u", **{"b->a.topics": "u"})
     assert (found, len(reads)) == ({"u"}, 1)
+
+
+@pytest.mark.parametrize(
+    ("states", "changes", "gives"),
+    [
+        ([OPEN], {}, True),
+        ([CLOSED], {}, False),
+        (SourceError("no answer", retriable=True), {}, True),
+        ([OPEN], {"b->a.sync.topic.acls.enabled": "false"}, False),
+        ([OPEN], {"replication.policy.class": None}, False),
+    ],
+    ids=["open", "closed", "not to be read now", "gives nothing", "names with aliases"],
+)
+def test_the_flow_back_gives_access_to_what_both_mirror_while_it_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: Any, changes: dict[str, str | None], gives: bool
+) -> None:
+    with_acls = {"sync.topic.acls.enabled": "true", "sync.topic.configs.enabled": "false"} | changes
+    assert kept(tmp_path, monkeypatch, states, gives=True, **with_acls)[0] == ({"b->a"} if gives else set())

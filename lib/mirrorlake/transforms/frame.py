@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RANGE, RECORD = "range", "record"  # ranges sort before records
+PATIENCE_MS = 30_000
 RANGE_SCHEMA = """
   kind STRING, topic STRING, partition INT, topic_id STRING, partitions INT, slot INT, start BIGINT, end BIGINT,
-    is_set_back BOOLEAN, incarnation INT, leader_epoch INT, turn INT
+    is_set_back BOOLEAN, incarnation INT, leader_epoch INT, is_new BOOLEAN, turn INT
 """
 RANGE_COLUMNS = tuple(field.name for field in fields(Range))
 RECORD_COLUMNS = tuple(field.name for field in fields(TransformedRecord))
 
 
-def with_records(spark: SparkSession, flow: Flow, planned: Sequence[Range], slots: int) -> DataFrame:
+def with_records(spark: SparkSession, flow: Flow, planned: Sequence[Range], slots: int, group: str) -> DataFrame:
     """Returns the ranges of a plan, and the transformed records in them.
 
     Args:
@@ -35,6 +36,7 @@ def with_records(spark: SparkSession, flow: Flow, planned: Sequence[Range], slot
         flow: flow whose transforms apply.
         planned: the ranges.
         slots: number of slots of the flow.
+        group: id of the consumer group that reads them (`ReaderGroup`).
 
     Returns:
         One Spark partition for each slot: first its ranges (kind `range`), then its records (kind `record`) in the
@@ -51,7 +53,7 @@ def with_records(spark: SparkSession, flow: Flow, planned: Sequence[Range], slot
         transform = flow.transform_of(one.topic)
         if transform is not None and one.end > one.start:
             by_transform.setdefault(transform, {})[one] = turn
-    frames += [_records(spark, flow, transform, some) for transform, some in by_transform.items()]
+    frames += [_records(spark, flow, transform, some, group) for transform, some in by_transform.items()]
     union = frames[0]
     for frame in frames[1:]:
         union = union.unionByName(frame, allowMissingColumns=True)
@@ -60,16 +62,24 @@ def with_records(spark: SparkSession, flow: Flow, planned: Sequence[Range], slot
     return union.repartitionById(slots, F.col("slot")).sortWithinPartitions("kind", "turn", "offset")
 
 
-def _records(spark: SparkSession, flow: Flow, transform: Transform, ranges: Mapping[Range, int]) -> DataFrame:
+def _records(
+    spark: SparkSession, flow: Flow, transform: Transform, ranges: Mapping[Range, int], group: str
+) -> DataFrame:
     from pyspark.sql import functions as F
 
     start = {(one.topic, one.partition): one.start for one in ranges}
     end = {(one.topic, one.partition): one.end for one in ranges}
     # The task itself finds the cause of missing offsets in the log, so Spark's Kafka source need not fail on data loss.
-    transformed = apply(
-        log_records(spark, flow.source_connection, start=start, end=end, isolation="read_committed", names={}),
-        transform,
+    records = log_records(
+        spark,
+        flow.source_connection,
+        start=start,
+        end=end,
+        isolation="read_committed",
+        names={},
+        options=_patience(flow) | {"kafka.group.id": group},
     )
+    transformed = apply(records, transform)
     places = spark.createDataFrame(
         [(one.topic, one.partition, one.slot, turn) for one, turn in ranges.items()],
         "topic STRING, partition INT, slot INT, turn INT",
@@ -79,6 +89,18 @@ def _records(spark: SparkSession, flow: Flow, transform: Transform, ranges: Mapp
         .withColumn("kind", F.lit(RECORD))
         .select("kind", "slot", "turn", *RECORD_COLUMNS)
     )
+
+
+def _patience(flow: Flow) -> dict[str, str]:
+    """Returns for how long a read waits for a leader that has died since the plan was made, as all slots wait.
+
+    The next plan leaves its partitions out.
+    """
+    found, given = {"kafkaConsumer.pollTimeoutMs": str(PATIENCE_MS)}, flow.source_connection.spark()
+    if "kafka.default.api.timeout.ms" not in given:
+        request_ms = int(given.get("kafka.request.timeout.ms") or 0)  # the client takes none that is shorter
+        found["kafka.default.api.timeout.ms"] = str(max(PATIENCE_MS, request_ms))
+    return found
 
 
 def split(batches: Iterator[pa.RecordBatch]) -> tuple[list[Range], Iterator[list[TransformedRecord]]]:

@@ -36,7 +36,7 @@ ABOUT: Mapping[Check, str] = {
     Check.STATE: "the offset-syncs topic has the flow's own states; the flow is neither closed nor paused",
     Check.CLOCK: "no topic of the source has records from the future, by the clock of this machine",
     Check.SPACE: "the disks of the target's brokers and of this machine have room",
-    Check.JAVA: "Java 17 or newer runs on this machine",
+    Check.JAVA: "Java 17 to 23 runs on this machine",
     Check.SPARK: "Spark, Delta and their jars are installed",
 }
 

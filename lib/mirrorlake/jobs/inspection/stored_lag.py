@@ -8,6 +8,7 @@ from typing import Any
 
 from mirrorlake.ledger.local_tables import LocalTables
 
+AHEAD = timedelta(minutes=5)
 LOOK_BACK = (timedelta(hours=1), timedelta(days=30))  # a job that runs has measured within the first
 
 
@@ -25,7 +26,10 @@ def newest(tables: LocalTables, names: Collection[str], now: datetime | None = N
     now = now or datetime.now(UTC)
     found: dict[str, dict[str, Any]] = {}
     for back in LOOK_BACK:
-        for row in tables.newest("lag_samples", ("source", "target"), ("due_at",), "measured_at", now - back):
+        until = now + AHEAD  # not by a clock that was further ahead
+        for row in tables.newest(
+            "lag_samples", ("source", "target"), ("due_at",), "measured_at", now - back, until=until
+        ):
             name = f"{row['source']}->{row['target']}"
             if name in names:
                 found[name] = row

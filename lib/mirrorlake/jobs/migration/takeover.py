@@ -264,7 +264,9 @@ class Takeover:
             remote = remotes.get(topic, "")
             if not position.downstream_next and remote in there and not self.flow.policy.is_heartbeats_topic(topic):
                 begun.setdefault(topic, []).append((remote, partition))
-        held, _ = first_records(target, begun, self.flow.connect_timeout_ms, {})
+        held, unread = first_records(target, begun, self.flow.connect_timeout_ms, {})
+        for _, error in unread.values():
+            raise TargetError(f"flow {self.flow.name}: cluster {self.flow.target}: {error}", retriable=True)
         if held:
             flow = self.flow
             way_out = (

@@ -61,6 +61,7 @@ class JobRun:
         watch: called a few times a second while an interval is set; its errors end the run.
         metrics: counts retries.
         seen: the version of the property file that the flow is of; see `LiveFlow`.
+        raises_interrupts: whether an interrupt is raised once nothing is open any more; else it ends the run well.
     """
 
     config: str
@@ -72,6 +73,7 @@ class JobRun:
     watch: Callable[[], None]
     metrics: Metrics
     seen: Stamp | None = None
+    raises_interrupts: bool = False
 
 
 class Engine(Protocol):

@@ -53,6 +53,8 @@ class InProcessEngine:
             self._loop.run(run, self._tasks, run.watch)
         except KeyboardInterrupt:
             log.info(event("interrupted", flow=run.flow.name))
+            if run.raises_interrupts:
+                raise
         finally:
             self._tasks.close()
 

@@ -50,6 +50,7 @@ from mirrorlake.jobs.mirror.observation.holdups import Holdups
 from mirrorlake.jobs.mirror.observation.lag_keeper import LagKeeper, LagSample
 from mirrorlake.jobs.mirror.observation.progress_keeper import ProgressKeeper
 from mirrorlake.jobs.mirror.planning.plan import HandledPlan, MirrorPlan
+from mirrorlake.jobs.mirror.planning.readiness import foreign_topics
 from mirrorlake.jobs.mirror.planning.slow_slots import SlowSlots
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import first_positions
@@ -97,6 +98,8 @@ class MirrorJob:
         closed_for: reason for which the flow is closed. It stays closed when this job ends, so that no other job can
             continue it. NOTHING: the flow must be open.
         metrics: metrics to update; None for those of the process.
+        raises_interrupts: whether `run` raises an interrupt. It does where the run is a step of something larger, which
+            must not go on with a part of the records.
     """
 
     def __init__(
@@ -109,7 +112,10 @@ class MirrorJob:
         failpoint: str = "",
         closed_for: ClosedFor = ClosedFor.NOTHING,
         metrics: Metrics | None = None,
+        *,
+        raises_interrupts: bool = False,
     ) -> None:
+        self._raises_interrupts = raises_interrupts
         self._engine, self.config, self.ledger, self._closed_for = engine, config, ledger, closed_for
         self._live = LiveFlow(config, flow)
         self._metrics = metrics or of_process()
@@ -136,7 +142,9 @@ class MirrorJob:
             flow, self._metrics, self._telemetry, self._keeper, self._append_anomalies, job_id
         )
         self._canary = Canary(flow, self._metrics, self._pauses_canaries) if flow.canary_enabled else None
-        self._lag_keeper = LagKeeper(flow, self._metrics, self._note_lag, self._progress.measured)
+        self._lag_keeper = LagKeeper(
+            flow, self._metrics, self._note_lag, self._progress.measured, lambda: self._holdups.held_topics
+        )
 
     @property
     def flow(self) -> Flow:
@@ -231,6 +239,24 @@ class MirrorJob:
             return []
         return list(read_all_states(self._target, topic, timeout_ms).values())
 
+    def _require_no_map(self) -> None:
+        """Requires that the tables have no map of an earlier topic: groups would be moved by it.
+
+        Of a topic that the principal may not describe, nobody knows; the request that creates it says so.
+        """
+        flow = self.flow
+        topic, timeout_ms = flow.offset_syncs_topic, flow.connect_timeout_ms
+        there = self._target.refresh([topic], timeout_ms, operations=True).get(topic)
+        is_hidden = there is not None and not there.leaders
+        if not is_hidden and self.ledger.has_map(flow):
+            raise ConfigurationError(
+                f"flow {flow.name}: topic {flow.offset_syncs_topic} on cluster {flow.target} holds no state, but the "
+                "tables offset_syncs and gaps have rows of the flow. They are the map of an earlier topic, and groups "
+                "would be moved by it. Nothing was changed. If the topic was lost, restore it. To start the flow anew, "
+                f"use another schema, or delete the rows of these two tables with source = '{flow.source}' and target "
+                f"= '{flow.target}'"
+            )
+
     def _promoted(self, states: Iterable[SlotState]) -> frozenset[str]:
         """Returns the topics that were failed over by themselves, and logs them."""
         promoted = promoted_topics(states)
@@ -253,6 +279,7 @@ class MirrorJob:
                     watch=self._tend,
                     metrics=self._metrics,
                     seen=self._live.seen,
+                    raises_interrupts=self._raises_interrupts,
                 )
             )
         except MirrorlakeError as error:
@@ -293,6 +320,8 @@ class MirrorJob:
                     return False
         except KeyboardInterrupt:
             log.info(event("interrupted", flow=flow.name))
+            if self._raises_interrupts:
+                raise
             return False
         return True
 
@@ -334,6 +363,8 @@ class MirrorJob:
         # What this refuses is refused before anything is created.
         found, topics, unnamed = self._topics_to_mirror(states, promoted, slots)
         self.ledger.ensure_tables()
+        if not states:
+            self._require_no_map()
         if self._canary is not None:
             self._canary.prepare()
         self._mm2.heartbeats_if_due()  # at least one in a run that ends with the last record
@@ -350,6 +381,8 @@ class MirrorJob:
         way_back = WayBack(self.config, self._source)
         self._topology = Topology(flow, self._source_admin, target_admin, self._keeper, way_back)
         self._topology.promoted = promoted
+        mine = {name: found[name] for name in topics if name not in promoted}
+        self._topology.foreign = foreign_topics(flow, mine, self._target, merge_positions(states))
         self._ensure_topics(topics, unnamed)
         self._sync(configs=flow.sync_topic_configs_enabled, acls=flow.keeps_acls)
         self._generation = begin_generation(
@@ -525,6 +558,7 @@ class MirrorJob:
                 # A remote topic may be gone, and is created again: with what it had, if the flow may lose records.
                 self._topology.try_again(plan.held if self.flow.passes_over_losses else plan.not_begun)
             self._retried = plan.retry
+            self._topology.foreign = plan.foreign
             self._ensure_topics(dict(plan.topics), plan.held, plan.passing)
         self._holdups.partitions(plan.stuck)
         self._holdups.transactions(plan.uncommitted, plan.waiting_for)

@@ -10,9 +10,11 @@ from functools import partial
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.start import StartSpec
+from mirrorlake.errors import SourceError
+from mirrorlake.jobs.mirror.leaderless import without_remote_leader
 from mirrorlake.jobs.mirror.planning.readiness import Readiness
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
-from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
+from mirrorlake.jobs.mirror.planning.start_offsets import each_start
 from mirrorlake.model.lag import lag
 from mirrorlake.model.partition_lag import FlowLag, PartitionLag, PartitionState, Sightings, age_s, time_of
 from mirrorlake.model.slot import Position, merge_positions
@@ -105,11 +107,20 @@ class LagMeter:
         stable = {key: end for key, (end, _) in ends.items()}
         high = source.high_watermarks(stable) if stable else {}
         new = [key for key in stable if key not in positions or is_recreated(positions[key], matching[key[0]].topic_id)]
-        starts = self._starts(source, new, positions)
+        starts, misplaced = self._starts(source, new, positions)
+        held |= {topic: str(error) for (topic, _), error in misplaced.items()}
+        behind = [
+            key
+            for key, end in stable.items()
+            if key[0] in named and key in positions and end > positions[key].upstream_next
+        ]
+        leaderless = without_remote_leader(flow, target, behind)
         now_s = self._now()
         lags = []
         for key in keys:
             state, reason = self._state(key, matching[key[0]], positions.get(key), held, promoted, stable.get(key))
+            if state is PartitionState.MIRRORING and key in leaderless:
+                state, reason = PartitionState.SILENT, leaderless[key]
             if pause is not None:
                 state, reason = PartitionState.PAUSED, str(pause)
             if key not in stable:
@@ -137,6 +148,7 @@ class LagMeter:
             flow.target,
             datetime.fromtimestamp(now_s, UTC).replace(tzinfo=None),
             tuple(self._with_ages(source, lags, starts, now_s)),
+            frozenset(filter(flow.is_backfill, matching)),
         )
 
     # -- one partition ------------------------------------------------------------------------------
@@ -172,14 +184,17 @@ class LagMeter:
 
     def _starts(
         self, source: Cluster, new: list[PartitionKey], positions: Mapping[PartitionKey, Position]
-    ) -> dict[PartitionKey, int]:
-        """Returns the offsets at which partitions begin that have no position in their present logs."""
+    ) -> tuple[dict[PartitionKey, int], dict[PartitionKey, SourceError]]:
+        """Returns the offsets at which partitions begin that have no position in their present logs, and the errors of
+        those that can't begin where the flow says."""
         if not new:
-            return {}
+            return {}, {}
         timeout_ms = self.flow.connect_timeout_ms
         specs = {key: self.flow.start.of(key[0], is_first=False) for key in new if key not in positions}
         later = {key: spec for key, spec in specs.items() if spec != StartSpec()}
-        return source.offsets(new, EARLIEST_TIMESTAMP, timeout_ms) | find_starts(source, later, timeout_ms)
+        starts, refused = each_start(source, later, timeout_ms)
+        first = source.offsets(new, EARLIEST_TIMESTAMP, timeout_ms)
+        return {key: start for key, start in (first | starts).items() if key not in refused}, refused
 
     # -- ages ---------------------------------------------------------------------------------------
 

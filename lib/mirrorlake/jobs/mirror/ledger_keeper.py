@@ -100,6 +100,14 @@ class LedgerKeeper:
         """
         return self._ledger.granted_acls(flow)
 
+    def set_configs(self, flow: Flow) -> dict[tuple[str, str], str]:
+        """Returns the value of each property of a remote topic that mirrorlake has set, and not reset.
+
+        Raises:
+            LedgerError: the ledger can't be read.
+        """
+        return self._ledger.set_configs(flow)
+
     def count_runs(self, **counts: int) -> None:
         """Counts runs that were committed, or appended to the ledger. The first append may include runs of an earlier
         job, which do not count."""
@@ -185,7 +193,7 @@ class LedgerKeeper:
                 checkpoint=self._place.enter_context(self._ledger.checkpoint("ledger")),
                 appended=self._note_append,
             )
-        if self._query is not None and self._clock() >= self._verified_due_at:
+        if self._clock() >= self._verified_due_at:
             self._verified_due_at = self._clock() + VERIFIED_EVERY_S
             if (at := self._ledger.verified_at(self.flow)) is not None:
                 self._metrics.verified_seconds.labels(self.flow.name).set(at.timestamp())

@@ -166,7 +166,8 @@ class MicroBatch:
         ended: set[int] = set()
         held_since: float | None = None
         try:
-            with closing(tasks.run(self._flow.shared_by(len(slots)), plan)) as answers:
+            backfilling = {one.slot for one in plan.ranges if self._flow.is_backfill(one.topic)}
+            with closing(tasks.run(self._flow.shared_by(len(slots), len(backfilling)), plan)) as answers:
                 for answer in answers:
                     if answer is not None:
                         answered.append(answer.slot)

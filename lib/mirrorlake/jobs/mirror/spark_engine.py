@@ -35,8 +35,9 @@ from mirrorlake.jobs.mirror.plan_loop import PlanLoop
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.log import event
 from mirrorlake.model.anomaly import AnomalyKind
-from mirrorlake.spark.kafka_frames import OVERFLOW, TOO_FAR, corrupt_batch, log_records
+from mirrorlake.spark.kafka_frames import OVERFLOW, TOO_FAR, Damage, corrupt_batch, log_records
 from mirrorlake.spark.parallelism import copying_tasks
+from mirrorlake.spark.reader_group import ReaderGroup
 from mirrorlake.spark.session_state import why_ended
 from mirrorlake.state.slot_report import SlotReport
 from mirrorlake.transforms.evaluate import explain_failure
@@ -73,7 +74,7 @@ class SparkEngine:
         return copying_tasks(self.spark)
 
     def require_usable(self, flow: Flow) -> None:
-        if self.spark.conf.get("spark.speculation", "false") == "true":
+        if str(self.spark.conf.get("spark.speculation", "false")).strip().lower() == "true":
             raise ConfigurationError(
                 "spark.speculation is true, so two attempts of a task would fence each other. Set spark.speculation "
                 "= false for this job"
@@ -88,6 +89,8 @@ class SparkEngine:
             running.watched(lambda: self._watch(run))
         except KeyboardInterrupt:
             log.info(event("interrupted", flow=run.flow.name))
+            if run.raises_interrupts:
+                raise
         finally:
             self._loop.stop()
             running.join()
@@ -160,6 +163,8 @@ class SparkTasks:
         self._spark, self._fails_at, self._small_records = spark, fails_at, small_records
         self._here = InProcessTasks(never, lanes=LANES)
         self._early = EarlyAnswers(spark)
+        self._readers = ReaderGroup()
+        self._damage = Damage()
 
     def run(self, flow: Flow, plan: MirrorPlan) -> Generator[TaskAnswer | None]:
         """See `CopyTasks.run`."""
@@ -180,8 +185,9 @@ class SparkTasks:
         """Runs a Spark job. Its result has all answers in the end; until then, the accumulator has those that came."""
         by_slot, known, tag = plan.by_slot(), set[int](), f"mirrorlake-copy-{uuid.uuid4().hex}"
         context = self._spark.sparkContext
-        if any(flow.transform_of(one.topic) for one in plan.ranges):
-            work = with_records(self._spark, flow, plan.ranges, plan.slots)
+        read = [one for one in plan.ranges if flow.transform_of(one.topic)]
+        if read:
+            work = with_records(self._spark, flow, plan.ranges, plan.slots, self._readers.id_for(flow, read))
             task = copy_task(flow, plan.slots, plan.generation, plan.longest_s, self._fails_at)
         else:  # one row for each slot, in a partition of its own
             work = self._spark.range(0, len(by_slot), 1, len(by_slot))
@@ -205,12 +211,15 @@ class SparkTasks:
                     if not job.done():
                         context.cancelJobsWithTag(tag)
             rows = job.result()
+            if read:
+                self._damage.none()
         except Exception as error:
             if corrupt := corrupt_batch(error):
                 raise SourceError(
                     f"flow {flow.name}: Spark can't read a topic that has a transform: {corrupt}. Check the disks of "
                     f"cluster {flow.source}. To continue without this batch, remove the topic from the transform's "
-                    "topics, or delete the records up to this batch"
+                    "topics, or delete the records up to this batch",
+                    retriable=not self._damage.is_of_the_log(corrupt),
                 ) from None
             if OVERFLOW in str(error):
                 raise SourceError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mirrorlake.translation.awaited import is_another
+
 NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -66,7 +68,7 @@ class Bookmark:
                 is_whole=all(of.start == 0 or start[index] > of.start for index, of in bounds.items()),
                 passes_old=any(start[index] > of.start for index, of in bounds.items()),
             )
-        is_new = bool(topic_id and self.topic_id and topic_id != self.topic_id)
+        is_new = is_another(self.topic_id, topic_id)
         known = {} if is_new else self.offsets
         start = {index: min(max(of.start, known.get(index, 0)), of.end) for index, of in bounds.items()}
         return CountRange(

@@ -103,8 +103,7 @@ class Verification:
             JobTelemetry(self.flow, "verify", metrics, self._gate.name),
         ):
             result = self._run(scope)
-            counts = scope.topics is None and scope.mode in (VerificationMode.FULL, VerificationMode.INCREMENTAL)
-            if counts and (result.passed or result.is_neutral):
+            if scope.is_of_all_records and (result.passed or result.is_neutral):
                 metrics.verified_seconds.labels(self.flow.name).set(result.started_at.timestamp())
             return result
 
@@ -146,6 +145,7 @@ class Verification:
             examples=tuple(Finding.from_row(row) for row in examples),
             is_neutral=is_neutral,
             topics=None if scope.topics is None else ",".join(scope.topics.include),
+            is_pinned=scope.version is not None,
         )
         self._store(result, wrong)
         log.log(
@@ -389,6 +389,7 @@ class Verification:
             "started_at": result.started_at,
             "finished_at": result.finished_at,
             "topics": result.topics,
+            "pinned": result.is_pinned,
         }
         rows = [partition.row() for partition in result.partitions]
         says_something = any(partition.is_covered or partition.unmirrored for partition in result.partitions)

@@ -148,7 +148,7 @@ class VerificationResult:
 
     `is_neutral` is true if an incremental verification found nothing new in the map since the last one that passed, or
     if no partition can ever be compared: it has neither passed nor failed, and the gate was not evaluated. `topics` is
-    the filter of topics; None for all.
+    the filter of topics; None for all. `is_pinned` is true if the operator has chosen the version of the map.
     """
 
     flow: str
@@ -163,6 +163,7 @@ class VerificationResult:
     examples: tuple[Finding, ...] = field(repr=False, default=())
     is_neutral: bool = False
     topics: str | None = None
+    is_pinned: bool = False
 
     def total(self, name: str) -> int:
         """Returns the sum of a count over all partitions."""

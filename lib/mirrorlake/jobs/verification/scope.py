@@ -63,6 +63,11 @@ class VerificationScope:
     def minds_lateness(self) -> bool:
         return self.version is None and self.mode in (VerificationMode.FULL, VerificationMode.INCREMENTAL)
 
+    @property
+    def is_of_all_records(self) -> bool:
+        """True if it tells whether the flow as it is now is verified."""
+        return self.minds_lateness and self.topics is None
+
     def has(self, topic: str) -> bool:
         return self.topics is None or topic in self.topics
 

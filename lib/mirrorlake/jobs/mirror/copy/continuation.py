@@ -14,8 +14,10 @@ from mirrorlake.model.gap import GapKind
 from mirrorlake.model.slot import Position, SlotState
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.fencing import fenced
+from mirrorlake.translation.awaited import is_another, is_recreated
 
 
 def committed_state(flow: Flow, target: Cluster, slot: int, generation: int) -> tuple[SlotState, int]:
@@ -40,15 +42,19 @@ def committed_state(flow: Flow, target: Cluster, slot: int, generation: int) -> 
     if state is None:
         raise TargetError(
             f"flow {flow.name}: {topic}-{slot} on cluster {flow.target} has no state, but the plan was made from one. "
-            "The topic may have been deleted. Restore it. To start the flow anew instead, delete the topic together "
-            "with the flow's remote topics"
+            "The topic may have been deleted, or a broker that is not the leader any more has answered. Restore it. To "
+            "start the flow anew instead, delete the topic together with the flow's remote topics, and the flow's rows "
+            "of the tables offset_syncs and gaps",
+            retriable=True,
         )
     if state.generation > generation:
         raise fenced(flow, generation, state.generation)
     if state.generation < generation:
         raise TargetError(
             f"flow {flow.name}: {topic}-{slot} went back from generation {generation} to {state.generation}, so "
-            f"cluster {flow.target} has lost records of the topic. Restore these records, then start the job again"
+            f"cluster {flow.target} has lost records of the topic, or a broker that is not the leader any more has "
+            "answered. Restore these records, then start the job again",
+            retriable=True,
         )
     return state, ends[slot]
 
@@ -91,7 +97,7 @@ def _stretch(flow: Flow, planned: Range, position: Position | None) -> Stretch |
         target_topic_id=position.target_topic_id,
         epoch_from=position.epoch_from,
     )
-    if position.topic_id and planned.topic_id and position.topic_id != planned.topic_id:
+    if is_recreated(position, planned.topic_id):
         what = f"topic {planned.topic} was deleted and created anew on cluster {flow.source}"
         _require_passing_over(flow, stretch, SourceError, GapKind.RECREATED, what)
         stretch.reset(planned.start, GapKind.RECREATED, 0)
@@ -99,12 +105,16 @@ def _stretch(flow: Flow, planned: Range, position: Position | None) -> Stretch |
     if planned.is_set_back:  # a fetch at this offset shows where the log continues
         stretch.planned_end = start + 1
         return stretch if start == planned.start else None
-    if start < planned.start:
+    if start < planned.start and not planned.is_new:  # of a new one, the log's start may have moved on meanwhile
         raise TargetError(
             f"flow {flow.name}, topic {planned.topic}, partition {planned.partition}: the committed position is "
             f"{start}, before the plan's start {planned.start}, so cluster {flow.target} has lost records of "
-            f"{flow.offset_syncs_topic}. Restore these records, then start the job again"
+            f"{flow.offset_syncs_topic}, or a broker that is not the leader any more has answered. Restore these "
+            "records, then start the job again",
+            retriable=True,
         )
+    if start > planned.start and 0 <= planned.leader_epoch < position.leader_epoch:
+        return None  # the plan was made from an older position, with a leader that may not know its successor
     return stretch if start < planned.end else None
 
 
@@ -114,6 +124,7 @@ def require_remote_topics(flow: Flow, source: Cluster, target: Cluster, stretche
     Raises:
         TargetError: a remote topic is missing, or was created anew while losses stop the flow.
     """
+    confirmed: dict[str, Topic] = {}
     for stretch in stretches:
         remote = target.topics.get(stretch.target_topic)
         if remote is None:
@@ -121,13 +132,32 @@ def require_remote_topics(flow: Flow, source: Cluster, target: Cluster, stretche
                 f"flow {flow.name}: topic {stretch.target_topic} does not exist on cluster {flow.target}",
                 retriable=True,
             )
-        if stretch.target_topic_id and remote.topic_id and stretch.target_topic_id != remote.topic_id:
+        if is_another(stretch.target_topic_id, remote.topic_id):
+            if remote.name not in confirmed:
+                confirmed[remote.name] = _confirmed(flow, target, remote)
+            remote = confirmed[remote.name]
+        if is_another(stretch.target_topic_id, remote.topic_id):
             what = f"topic {stretch.target_topic} was deleted and created anew on cluster {flow.target}"
             _require_passing_over(flow, stretch, TargetError, GapKind.TARGET_RECREATED, what)
             first = source.offsets([stretch.key], EARLIEST_TIMESTAMP, flow.connect_timeout_ms)[stretch.key]
             stretch.reset(first, GapKind.TARGET_RECREATED, 0)
             stretch.downstream_from = 0
         stretch.target_topic_id = remote.topic_id
+
+
+def _confirmed(flow: Flow, target: Cluster, remote: Topic) -> Topic:
+    """Returns a remote topic as all brokers know it: one that is cut off may still know the topic before.
+
+    Raises:
+        TargetError: they do not agree, or one does not answer. Retriable.
+    """
+    found, doubts = target.call(
+        "reading metadata", lambda: target.ask_every_broker([remote.name]), flow.connect_timeout_ms
+    )
+    if remote.name in doubts or remote.name not in found:
+        why = doubts.get(remote.name, "it does not exist")
+        raise TargetError(f"flow {flow.name}: topic {remote.name} may have been created anew: {why}", retriable=True)
+    return found[remote.name]
 
 
 def _require_passing_over(flow: Flow, stretch: Stretch, kind: type[MirrorlakeError], name: GapKind, what: str) -> None:

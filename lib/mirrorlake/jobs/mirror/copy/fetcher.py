@@ -92,6 +92,7 @@ class Fetcher:
         stretches: stretches by topic and partition.
         connections: number of connections to each leader.
         throttle: the rate that the operator allows; None for no limit.
+        was_throttled: whether the last requests left something out that the rate did not allow yet.
     """
 
     flow: Flow
@@ -100,6 +101,7 @@ class Fetcher:
     stretches: Mapping[PartitionKey, Stretch]
     connections: int = 1
     throttle: Throttle | None = None
+    was_throttled: bool = False
     _under_way: dict[LeaderLane, PendingFetch] = field(default_factory=dict)
     _late: dict[LeaderLane, PendingFetch] = field(default_factory=dict)  # of leaders that are silent
     _leaders: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)  # as of `PendingFetch.leader`
@@ -136,7 +138,9 @@ class Fetcher:
         Returns:
             The number of responses that are under way if something was asked for, else 0.
         """
-        due = [stretch for stretch in self._due() if not self.wait_s(stretch)]
+        left = list(self._due())
+        due = [stretch for stretch in left if not self.wait_s(stretch)]
+        self.was_throttled = len(due) < len(left)
         # Each response has a batch, whatever was asked for. On a slow line, many of them would all be late.
         connections = self.connections if most_bytes(1) > LEAST_FETCH_BYTES else 1
         lines = self._lines(due, connections) if connections > 1 else {}

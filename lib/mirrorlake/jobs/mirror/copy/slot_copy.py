@@ -34,7 +34,7 @@ from mirrorlake.jobs.mirror.copy.continuation import committed_state, require_re
 from mirrorlake.jobs.mirror.copy.fetcher import Fetcher
 from mirrorlake.jobs.mirror.copy.pace import Pace
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
-from mirrorlake.jobs.mirror.copy.refused_records import end_behind_refused, out_of_step
+from mirrorlake.jobs.mirror.copy.refused_records import KnownLimits, end_behind_refused, out_of_step
 from mirrorlake.jobs.mirror.copy.source_reader import Intake, where
 from mirrorlake.jobs.mirror.copy.target_ends import require_ends
 from mirrorlake.jobs.mirror.copy.target_writer import BatchRefusedError, Outlet
@@ -95,7 +95,7 @@ class SlotCopy:
         self._stretches: dict[PartitionKey, Stretch] = {}
         self._throttle = Throttle(flow, target.limits, clock)
         self._transformed: dict[PartitionKey, Stretch] = {}
-        self._waits_for_rate = False  # with transformed records that were not taken
+        self._waits_for_rate = False  # with something that was not read, or transformed records that were not taken
         self._warnings: list[str] = []
         self._state_end = -1  # of the slot's states, as they were read
 
@@ -149,7 +149,7 @@ class SlotCopy:
 
     # -- before the copy ----------------------------------------------------------------------------
 
-    def _begin(self, planned: Iterable[Range]) -> transaction.Producer:
+    def _begin(self, planned: Sequence[Range]) -> transaction.Producer:
         """Begins the slot's transaction, and looks at the topics on both sides meanwhile."""
         flow, read = self.flow, sorted({one.topic for one in planned})
         written = {flow.offset_syncs_topic, *map(flow.policy.remote_topic, read)}
@@ -169,12 +169,39 @@ class SlotCopy:
                 flow.connect_timeout_ms,
             )
 
+        async def read_from_newest() -> None:
+            await described(self.source, read)
+            await self._require_leaders(planned)
+
         producer: transaction.Producer = self.target.net.run(
-            lambda: self.target.together(
-                begun, lambda: described(self.source, read), lambda: described(self.target, written)
-            )
+            lambda: self.target.together(begun, read_from_newest, lambda: described(self.target, written))
         )[0]
         return producer
+
+    async def _require_leaders(self, planned: Sequence[Range]) -> None:
+        """Raises SourceError, retriable, if this process knows only leaders that are older than those of the plan.
+
+        Such a broker does not know its successor. Its log would look like one that was truncated.
+        """
+
+        def older() -> list[Range]:
+            return [
+                one for one in planned if 0 <= self.source.leader_epoch(one.topic, one.partition) < one.leader_epoch
+            ]
+
+        if former := older():
+            topics = sorted({one.topic for one in former})
+            await self.source.retry(
+                "reading metadata", lambda: self.source.ask_every_broker(topics), self.flow.connect_timeout_ms
+            )
+            if former := older():
+                first = former[0]
+                raise SourceError(
+                    f"flow {self.flow.name}, topic {first.topic}, partition {first.partition}: the leader that cluster "
+                    f"{self.flow.source} names is older than the one that the plan was made with (epoch "
+                    f"{self.source.leader_epoch(first.topic, first.partition)} instead of {first.leader_epoch})",
+                    retriable=True,
+                )
 
     def out_of_step(self) -> TargetError | None:
         """Returns an error if a record was refused whose remote topic has to follow the source first."""
@@ -299,11 +326,14 @@ class SlotCopy:
 
     async def _waited_for_rate(self, intake: Intake, deadline: float) -> bool:
         """Waits until the allowed rate lets more be read; returns False if nothing is left, or the time is over."""
-        wait_s = intake.fetcher.throttled_s
-        if not wait_s or intake.is_full:
+        fetcher = intake.fetcher
+        wait_s = fetcher.throttled_s  # 0 by now, where the wait has ended since the last requests
+        if intake.is_full or not (wait_s or fetcher.was_throttled):
             return False
+        fetcher.was_throttled = False
         await self.source.net.sleep(max(0.0, min(wait_s, deadline - self._clock())))
-        return self._clock() < deadline
+        self._waits_for_rate = self._clock() >= deadline
+        return not self._waits_for_rate
 
     async def _write(self, intake: Intake, outlet: Outlet) -> None:
         for stretch in self._stretches.values():
@@ -323,13 +353,18 @@ class SlotCopy:
             stretch.target_topic: self.target.topics[stretch.target_topic].partitions
             for stretch in self._transformed.values()
         }
-        compacted = self.target.limits.keyed & partitions.keys()
-        for topic in partitions:  # the records arrive only once, so the limit must be known before
-            config = await self.target.topic_configs(topic, LARGEST_MESSAGE, "cleanup.policy")
+        compacted, allowed_bytes = self.target.limits.keyed & partitions.keys(), dict[str, int]()
+        letters = {self.flow.dead_letter_topic} & self.target.topics.keys()
+        # The records arrive only once, so the limits must be known before.
+        wanted = sorted(partitions.keys() | letters)
+        configs = await self.target.each_topic_configs(wanted, LARGEST_MESSAGE, "cleanup.policy")
+        for topic, config in configs.items():
             if "compact" in (config.get("cleanup.policy") or ""):
                 compacted.add(topic)
             if allowed := config.get(LARGEST_MESSAGE):
+                allowed_bytes[topic] = int(allowed)
                 self.target.limits.lower(topic, int(allowed))
+        latest = deadline
         transformed = TransformedIntake(
             flow=self.flow,
             source=self.source,
@@ -339,6 +374,8 @@ class SlotCopy:
             epochs=epochs,
             ids=schema_ids(self.flow.registries),
             compacted=compacted,
+            known=KnownLimits(self.source, self.target.limits, allowed_bytes, self._clock()),
+            is_over=lambda: self._clock() >= latest,
         )
         await transformed.begin()
         latest = max(deadline, self._clock() + LEAST_S)  # topics without a transform may have used up the time
@@ -349,7 +386,7 @@ class SlotCopy:
                 has_turn or await self._throttle.allows(topics, self.source.net.sleep, deadline)
             )
             has_turn = False
-            is_enough = self._waits_for_rate or not await transformed.accept(some, lambda: self._clock() >= latest)
+            is_enough = self._waits_for_rate or not await transformed.accept(some)
             if is_enough or self._clock() >= latest:
                 is_everything = False
                 break

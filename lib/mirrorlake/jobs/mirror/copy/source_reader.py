@@ -21,7 +21,7 @@ from mirrorlake.jobs.mirror.copy.small_batches import FEWEST, SmallBatches
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.codecs import CODEC, CorruptBatchError, OversizedBatchError
-from mirrorlake.protocol.batches.damage import damage_of, doubt_about
+from mirrorlake.protocol.batches.damage import SIGHTINGS, damage_of, doubt_about
 from mirrorlake.protocol.batches.merging import join, producer_ids
 from mirrorlake.protocol.batches.record_batch import HEADER_BYTES, AbortedTransactions, Batch, FetchedLog
 from mirrorlake.protocol.batches.records import Record, read_records
@@ -41,7 +41,6 @@ from mirrorlake.refill import Refill
 from mirrorlake.state.provenance import Provenance
 
 FETCH_BACKOFF_S = 0.1
-SIGHTINGS = 5  # of the same damage, until it is the log that is damaged, and not what was sent of it
 GAPS_AT_ONCE = 20_000  # per transaction: each gap starts a run, and the slot's state holds all of them
 
 

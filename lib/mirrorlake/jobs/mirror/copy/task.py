@@ -13,6 +13,7 @@ from typing import Any
 
 from mirrorlake import errors, spare_memory
 from mirrorlake.config.flow import Flow
+from mirrorlake.errors import MirrorlakeError
 from mirrorlake.failpoint import from_specification
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
 from mirrorlake.log import quiet_kafka
@@ -55,7 +56,8 @@ def copy_task(
 
         quiet_kafka()
         spare_memory.of_process().give_back_if_due()
-        ranges, records = split(iter(batches)) if planned is None else (chosen(batches, planned), iter(()))
+        given = iter(batches)
+        ranges, records = split(given) if planned is None else (chosen(given, planned), iter(()))
         for slot in sorted({planned.slot for planned in ranges}):  # one, or none
             answer = copy_slot(
                 flow,
@@ -75,8 +77,8 @@ def copy_task(
             )
             if error:
                 drop_connections()
-                if worker_limits(flow).refused:
-                    for _ in records:  # else this worker ends, and with it what is known of refused records
+                if isinstance(answer, MirrorlakeError) and answer.retriable:
+                    for _ in given:  # else this worker ends, and with it what it has learnt of records and topics
                         pass
             yield pa.RecordBatch.from_pydict(
                 {

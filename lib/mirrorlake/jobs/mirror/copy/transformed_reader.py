@@ -19,6 +19,7 @@ from mirrorlake.errors import SourceError
 from mirrorlake.jobs.mirror.copy.fetcher import FETCH_WAIT_MS
 from mirrorlake.jobs.mirror.copy.gap_recorder import NO_LIMIT
 from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Loose, Stretch
+from mirrorlake.jobs.mirror.copy.refused_records import KnownLimits
 from mirrorlake.jobs.mirror.copy.source_reader import Intake
 from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.model.gap import GapKind
@@ -78,6 +79,10 @@ class DeadLetters:
         pass  # no offset is translated to the dead-letter topic
 
 
+class _TimeIsUpError(Exception):
+    """Raised within an attempt whose time is used up."""
+
+
 class TransformedIntake:
     """Processes the records that Spark has read of one slot's transformed partitions.
 
@@ -88,8 +93,11 @@ class TransformedIntake:
         stretches: stretches of the partitions with a transform, by topic and partition, in the order of their records.
         target_partitions: number of partitions of each remote topic.
         epochs: leader epochs of the source at planning time, before Spark has read anything; -1 if unknown.
+        known: the size limits of the remote topics.
         ids: translates schema ids, for transforms that need it.
         compacted: the remote topics that refuse records without a key.
+        is_over: returns True once the time of the attempt is used up; schema registries may be slow, and what nobody
+            mirrors may be much.
     """
 
     def __init__(
@@ -100,8 +108,10 @@ class TransformedIntake:
         stretches: Mapping[PartitionKey, Stretch],
         target_partitions: Mapping[str, int],
         epochs: Mapping[PartitionKey, int],
+        known: KnownLimits,
         ids: SchemaIds | None = None,
         compacted: Set[str] = frozenset(),
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.flow, self.source, self.dead_letters = (
             flow,
@@ -115,8 +125,9 @@ class TransformedIntake:
             epochs,
             ids,
         )
-        self._compacted = compacted
+        self._compacted, self._known = compacted, known
         self._open = dict.fromkeys(stretches)  # unfinished partitions, in the order of their records
+        self._is_over = is_over
         self._causes: AsyncIterator[tuple[int, int, GapKind | None]] | None = None
         self._cause: tuple[int, int, GapKind | None] = (0, 0, None)
 
@@ -140,26 +151,28 @@ class TransformedIntake:
             if stretch.incarnation != before or any(reset.kind != GapKind.RECREATED for reset in stretch.resets):
                 stretch.planned_end = stretch.upstream_next
 
-    async def accept(self, records: Iterable[TransformedRecord], is_over: Callable[[], bool] = lambda: False) -> bool:
+    async def accept(self, records: Iterable[TransformedRecord]) -> bool:
         """Processes records in the order of partitions and offsets.
 
         Args:
             records: the records.
-            is_over: returns True once the time of the attempt is used up; schema registries may be slow.
 
         Returns:
             False when the transaction should hold no more.
         """
         for record in records:
             key = (record.topic, record.partition)
-            while key in self._open and next(iter(self._open)) != key:
-                await self._finish(next(iter(self._open)))
-            stretch = self._stretches.get(key)
-            if stretch is None or stretch.is_done or record.offset < stretch.upstream_next:
-                continue  # committed by an earlier attempt
-            if await self._go_to(stretch, record.offset):
-                await self._take(stretch, record)
-            if self._intake.is_full or is_over():
+            try:
+                while key in self._open and next(iter(self._open)) != key:
+                    await self._finish(next(iter(self._open)))
+                stretch = self._stretches.get(key)
+                if stretch is None or stretch.is_done or record.offset < stretch.upstream_next:
+                    continue  # committed by an earlier attempt
+                if await self._go_to(stretch, record.offset):
+                    await self._take(stretch, record)
+            except _TimeIsUpError:
+                return False
+            if self._intake.is_full or self._is_over():
                 return False
         return True
 
@@ -168,8 +181,9 @@ class TransformedIntake:
 
         With `everything`, all records were delivered, and the offsets after the last ones are accounted for too.
         """
-        while everything and self._open:
-            await self._finish(next(iter(self._open)))
+        with contextlib.suppress(_TimeIsUpError):
+            while everything and self._open:
+                await self._finish(next(iter(self._open)))
         for stretch in self._stretches.values():
             self._intake.pack(stretch)
         ends = [partial(self._conclude, stretch) for stretch in self._stretches.values()]
@@ -185,24 +199,26 @@ class TransformedIntake:
         if record.outcome == FILTERED:
             self._intake.gaps.skip(stretch, record.offset + 1, GapKind.FILTERED)
             return
-        is_refused = record.key is None and stretch.target_topic in self._compacted
-        if is_refused and not transform.key and transform.on_error != DEAD_LETTER:
+        lacks_key = record.key is None and stretch.target_topic in self._compacted
+        if lacks_key and not transform.key and transform.on_error != DEAD_LETTER:
             await self._intake.gaps.pass_keyless(stretch, record.offset)  # no expression is to blame
             return
         reason = record.reason if record.outcome == FAILED else self._why_not(stretch, record)
         if reason is None and transform.translated_ids:
             record, reason = self._with_ids(stretch, record, transform)
-        is_too_large = stretch.record_id(record.offset) in self._intake.limits.refused
-        if reason is None and is_too_large and transform.on_error == DEAD_LETTER:
-            reason = (
-                f"the record is larger than topic {stretch.target_topic} allows (max.message.bytes), compressed as "
-                f"{transform.property_name('compression.type')} says"
-            )
+        codec = CODECS[transform.compression_type]
         if reason is None:
-            content = Record(
-                record.offset, record.timestamp_ms or 0, rest_of(record.key, record.value, _headers(record))
-            )
-            self._intake.add(stretch, content, CODECS[transform.compression_type], record.target_partition or 0)
+            rest = rest_of(record.key, record.value, _headers(record))
+            content = Record(record.offset, record.timestamp_ms or 0, rest)
+            await self._known.note(stretch, content, codec)
+            is_refused = stretch.record_id(record.offset) in self._intake.limits.refused
+            if is_refused and transform.on_error == DEAD_LETTER:
+                reason = (
+                    f"the record is larger than topic {stretch.target_topic} allows (max.message.bytes), compressed as "
+                    f"{transform.property_name('compression.type')} says"
+                )
+        if reason is None:
+            self._intake.add(stretch, content, codec, record.target_partition or 0)
         elif transform.on_error == DEAD_LETTER:
             self.dead_letters.add(self.flow.name, record, reason)
             self._intake.gaps.skip(stretch, record.offset + 1, GapKind.DEAD_LETTER)
@@ -253,8 +269,15 @@ class TransformedIntake:
         return False
 
     async def _account(self, stretch: Stretch, end: int) -> None:
-        """Records the reason why there is no record up to `end`."""
+        """Records the reason why there is no record up to `end`.
+
+        Raises:
+            _TimeIsUpError: that takes longer than the attempt may, for example behind a large aborted transaction. What
+                was accounted for may be committed.
+        """
         while stretch.upstream_next < end:
+            if self._is_over() and not stretch.is_untouched:
+                raise _TimeIsUpError
             found = await self._cause_at(stretch)
             if found is None:
                 continue
@@ -325,14 +348,18 @@ class TransformedIntake:
         await self._require_same_log(stretch)
 
     async def _see_epoch(self, stretch: Stretch) -> None:
-        """Reads the leader epoch of the last record read, which Spark does not deliver."""
+        """Reads the leader epoch of the last record read, which Spark does not deliver.
+
+        Where in the stretch it has begun is not known; it has not before it.
+        """
         if stretch.is_untouched:
             return
         last, epoch = stretch.upstream_next - 1, -1
         with contextlib.suppress(ResponseError):  # without it, the next truncation is detected by the log's length only
             async for batch, _ in read_stretch(self.source, stretch.key, start=last, end=last + 1, max_bytes=1):
                 epoch = batch.leader_epoch
-        stretch.see_epoch(epoch, last)
+        is_ahead = 0 <= self.source.leader_epoch(*stretch.key) < epoch  # as `FetchedLog.is_ahead`
+        stretch.see_epoch(-1 if is_ahead else epoch, stretch.upstream_from)
 
     async def _require_same_log(self, stretch: Stretch) -> None:
         """Checks that the log is still the one that was planned; Spark's records don't show this.

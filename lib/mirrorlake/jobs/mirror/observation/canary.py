@@ -90,9 +90,11 @@ class Objective:
                 self._late.discard(canary)
 
     def forget(self) -> None:
-        """Forgets the canaries under way, which nobody carries on."""
+        """Forgets the canaries under way, which nobody carries on, and those before them: none burns on in a pause."""
         self._under_way.clear()
         self._late.clear()
+        self._newest.clear()
+        self.metrics.canary_burn_ratio.labels(self.flow, self.path).set(0)
 
     @property
     def is_waiting(self) -> bool:

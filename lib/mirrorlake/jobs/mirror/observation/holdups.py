@@ -44,6 +44,11 @@ class Holdups:
         self._waiting_for: Sequence[WaitingFor] = ()
         self._recorded: set[tuple[str, int, int]] = set()
 
+    @property
+    def held_topics(self) -> dict[str, str]:
+        """The topics that can't be mirrored now, with the reasons."""
+        return {topic: why for (topic, _), why in self._topics.items()}
+
     def topics(self, held: Mapping[str, str]) -> None:
         """Notes the topics that can't be mirrored now, with the reasons."""
         self._topics = self._note("topic", self._topics, {(topic, None): why for topic, why in held.items()})

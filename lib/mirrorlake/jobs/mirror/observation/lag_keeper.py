@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -47,6 +47,7 @@ class LagKeeper:
         metrics: the metrics to update.
         note: takes a row of lag_samples, which may reach the table later.
         measured: called after each measurement.
+        held: returns the topics that the job holds, with the reasons: some show only in its own attempts.
         meter: measures the lag; None for one with connections of its own.
     """
 
@@ -56,9 +57,11 @@ class LagKeeper:
         metrics: Metrics,
         note: Callable[[LagSample], None],
         measured: Callable[[FlowLag], None] = lambda _found: None,
+        held: Callable[[], Mapping[str, str]] = dict,
         meter: LagMeter | None = None,
     ) -> None:
         self.flow, self._metrics, self._note, self._measured = flow, metrics, note, measured
+        self._held = held
         self._meter = meter or LagMeter(flow)
         self._last: FlowLag | None = None  # of which there is a row
         self._trouble, self._measures_last = "", False
@@ -96,7 +99,7 @@ class LagKeeper:
         """
         self._meter.flow = self.flow
         try:
-            found = self._meter.measure()
+            found = self._meter.measure().with_held(self._held())
         except Exception as error:  # whatever it is, the job goes on
             known = error if isinstance(error, MirrorlakeError) else unexpected("measuring the lag", error)
             if str(known) != self._trouble:
@@ -112,7 +115,7 @@ class LagKeeper:
         if (
             not is_last
             and self._last is not None
-            and found.measured_at < self._last.measured_at + (IDLE_INTERVALS - 0.5) * interval
+            and timedelta() <= found.measured_at - self._last.measured_at < (IDLE_INTERVALS - 0.5) * interval
             and len(self._last.partitions) == len(found.partitions)
             and is_same(self._last.partitions, found.partitions)
         ):

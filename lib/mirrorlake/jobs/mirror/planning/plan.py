@@ -29,6 +29,7 @@ class MirrorPlan:
         not_begun: those of which nothing is mirrored yet.
         stuck: reasons why partitions do not advance, by topic and partition.
         is_lingering: whether partitions wait for `mirrorlake.linger.ms`.
+        foreign: topics whose remote topic holds records of others, or may hold some.
         uncommitted: source offsets between the last stable offsets and the high watermarks.
         waiting_for: transactions on the source that the flow waits for.
         is_waiting: whether the next plan may soon have more, though this one has no ranges.
@@ -52,6 +53,7 @@ class MirrorPlan:
     not_begun: frozenset[str] = frozenset()
     stuck: Mapping[PartitionKey, str] = field(default_factory=dict)
     is_lingering: bool = False
+    foreign: frozenset[str] = frozenset()
     uncommitted: int = 0
     waiting_for: tuple[WaitingFor, ...] = ()
     is_waiting: bool = False

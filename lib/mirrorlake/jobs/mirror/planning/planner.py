@@ -16,11 +16,13 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.config.start import StartSpec
 from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.jobs.mirror.leaderless import without_remote_leader
+from mirrorlake.jobs.mirror.planning.former_leaders import FormerLeaders, suspects
 from mirrorlake.jobs.mirror.planning.linger import Linger
 from mirrorlake.jobs.mirror.planning.plan import HandledPlan, MirrorPlan
 from mirrorlake.jobs.mirror.planning.readiness import WAIT_S, Readiness
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
-from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
+from mirrorlake.jobs.mirror.planning.start_offsets import each_start
 from mirrorlake.jobs.mirror.planning.stuck import SILENT_S, StuckPartitions
 from mirrorlake.jobs.mirror.planning.turns import Turns
 from mirrorlake.jobs.mirror.planning.uncommitted import Uncommitted
@@ -32,7 +34,6 @@ from mirrorlake.model.slot import Position
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, connect_both
 from mirrorlake.protocol.requests.metadata import Topic
-from mirrorlake.reasons import PartitionHeld
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.pause import PauseWatch
@@ -58,6 +59,8 @@ class Planner:
         self._last = MirrorPlan()
         self._topics: dict[str, Topic] = {}
         self._unnamed: dict[str, str] = {}  # topics without a remote name, and why
+        self._misplaced: dict[str, str] = {}  # topics that were to start outside of their logs, and why
+        self._misplaced_due = 0.0
         self._unfit: Mapping[str, MirrorlakeError] = {}  # topics that the driver does not copy now
         self._unfit_since: float | None = None  # on the monotonic clock, if the reason of one may pass
         self._remote_ids: dict[str, str] = {}
@@ -72,6 +75,7 @@ class Planner:
         self._is_settled = False  # whether no earlier planner of this generation can have placed a partition unseen
         self._topics_due = 0.0
         self._stuck = StuckPartitions()
+        self._former_leaders = FormerLeaders()
         self._linger = Linger()
         self._turns = Turns()
         self._uncommitted = Uncommitted()
@@ -137,7 +141,7 @@ class Planner:
             raise errors.TargetError(
                 f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} holds no state. The topic may "
                 "have been deleted while the job was running. Restore it. To start the flow anew instead, delete the "
-                "topic together with the flow's remote topics"
+                "topic together with the flow's remote topics, and the flow's rows of the tables offset_syncs and gaps"
             )
         if newest.generation != self._generation:
             self._generation, self._slot_of, self._starts, self._is_settled = newest.generation, {}, {}, False
@@ -151,6 +155,7 @@ class Planner:
         left_out = held.keys() | unfit | promoted
         wanted = [topic for topic in self._topics if not (topic in left_out or self.flow.is_paused(topic))]
         offered, stable_ends, silent = self._offered(source, positions, wanted)
+        held |= self._misplaced
         lag = total_lag(offered, positions)
         self._uncommitted.look(source, stable_ends, is_only_look=self._until_now)
         if self._until is not None:  # a topic may be offered later than in the first plan
@@ -192,7 +197,7 @@ class Planner:
         ranges = others if others or not self._until_now else ranges
         long_since = time.monotonic() - SILENT_S
         stuck = silent | {key: why for key, why in leaderless.items() if self._leaderless[key][0] <= long_since}
-        stuck |= self._stuck.failing(ranges, self.flow.retry_timeout_ms / 1_000)
+        stuck |= self._stuck.failing(ranges, self.flow.retry_timeout_ms / 1_000, self.flow.has_rate)
         going = {(one.topic, one.partition) for one in due}
         lingering = {key for one in offered if (key := (one.topic, one.partition)) not in going}
         ranges = self._stuck.planned(
@@ -215,7 +220,7 @@ class Planner:
             topics={name: topic.partitions for name, topic in self._topics.items()},
             topic_ids={name: topic.topic_id for name, topic in self._topics.items()},
             held={topic: why for topic, why in held.items() if topic not in waiting},
-            passing=self._readiness.passing,
+            passing=self._readiness.passing | self._misplaced.keys(),
             not_begun=frozenset(held.keys() - {topic for topic, _ in positions}),
             stuck=stuck,
             uncommitted=self._uncommitted.records,
@@ -227,6 +232,7 @@ class Planner:
                 or (self._until_now and (self._stuck.is_electing or not is_placing))
             ),
             is_lingering=pause is None and bool(lingering),
+            foreign=self._readiness.foreign - promoted,
             notices=tuple(notices),
             paused=pause,
             retry=retry,
@@ -248,11 +254,17 @@ class Planner:
             self._topics_due = 0.0
             ends = {key: end for key, end in ends.items() if key[0] not in gone}
         silent = {key: why for key, why in failed.items() if key[0] not in gone}
-        behind = {key[0] for key, (end, _) in ends.items() if key in positions and end < positions[key].upstream_next}
-        if behind:  # a shorter log may be that of a new topic with the same name, or of a broker that led it before
-            self._topics.update(source.refresh(behind, self.flow.connect_timeout_ms, operations=True))
-            again, _ = source.stable_ends([key for key in ends if key[0] in behind], self.flow.connect_timeout_ms)
+        if suspected := {topic for topic, _ in suspects(ends, positions, self._topics)}:
+            timeout_ms = self.flow.connect_timeout_ms
+            described, doubts = self._former_leaders.look(source, suspected, timeout_ms, self.flow.retry_timeout_ms)
+            self._topics.update(described)
+            asked = [key for key in ends if key[0] in suspected]
+            again, failed = source.stable_ends(asked, timeout_ms, requires_some=False)
             ends.update(again)
+            silent |= failed | {
+                key: doubts[key[0]] for key in suspects(ends, positions, self._topics) if key[0] in doubts
+            }
+            ends = {key: end for key, end in ends.items() if key not in silent}
         stable = {key: end for key, (end, _) in ends.items()}
         keys = self._changed(stable, positions)
         ids = {key: self._topics[key[0]].topic_id for key in keys}
@@ -261,6 +273,7 @@ class Planner:
         first = source.offsets(new, EARLIEST_TIMESTAMP, self.flow.connect_timeout_ms) if new else {}
         specs = {key: self.flow.start.of(key[0], is_first=False) for key in new if key not in replaced}
         later = self._later_starts(source, {key: spec for key, spec in specs.items() if spec != StartSpec()})
+        keys = [key for key in keys if key[0] not in self._misplaced]
         offered = []
         for key in keys:
             count, topic_id = self._topics[key[0]].partitions, self._topics[key[0]].topic_id
@@ -292,7 +305,14 @@ class Planner:
         """
         ids = {key: (*key, self._topics[key[0]].topic_id, spec) for key, spec in specs.items()}
         unknown = {key: spec for key, spec in specs.items() if ids[key] not in self._starts}
-        found = find_starts(source, unknown, self.flow.connect_timeout_ms)
+        is_due = time.monotonic() >= self._misplaced_due
+        if not is_due:
+            unknown = {key: spec for key, spec in unknown.items() if key[0] not in self._misplaced}
+        found, refused = each_start(source, unknown, self.flow.connect_timeout_ms)
+        # The reason stays as it was first told: the log grows meanwhile.
+        misplaced = {key[0]: self._misplaced.get(key[0], error.message) for key, error in refused.items()}
+        self._misplaced = misplaced if is_due else self._misplaced | misplaced
+        self._misplaced_due = time.monotonic() + RETRY_TOPICS_S if is_due else self._misplaced_due
         self._starts.update((ids[key], offset) for key, offset in found.items())
         return {key: self._starts[ids[key]] for key in specs if ids[key] in self._starts}
 
@@ -310,23 +330,9 @@ class Planner:
             self._leaderless = {}
         elif now >= self._leaders_due:
             self._leaders_due = now + RETRY_LEADERS_S
-            found = self._without_leader(target, suspects)
+            found = without_remote_leader(self.flow, target, suspects)
             self._leaderless = {key: self._leaderless.get(key, (now, why)) for key, why in found.items()}
         return {key: why for key, (_, why) in self._leaderless.items()}
-
-    def _without_leader(self, target: Cluster, partitions: Set[PartitionKey]) -> dict[PartitionKey, str]:
-        """Asks the target for the leaders of remote partitions; returns why partitions of the source wait for one."""
-        remote = self.flow.remote_topics({topic for topic, _ in partitions})
-        known = target.refresh(set(remote.values()), self.flow.connect_timeout_ms, operations=True)
-        found = {}
-        for topic, partition in partitions:
-            leaders = known[remote[topic]].leaders if remote[topic] in known else {}
-            needed = leaders if self.flow.scatters(topic) else {partition}
-            for index in (index for index in needed if leaders.get(index, 0) < 0):
-                found[topic, partition] = PartitionHeld.NO_LEADER.about(
-                    topic=remote[topic], partition=index, error=f"cluster {self.flow.target} names none"
-                )
-        return found
 
     def _changed(
         self, stable: Mapping[PartitionKey, int], positions: Mapping[PartitionKey, Position]

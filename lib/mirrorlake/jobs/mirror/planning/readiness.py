@@ -62,6 +62,7 @@ class Readiness:
         self._waiting_since: dict[str, float] = {}
         self._ids: dict[str, str] = {}
         self._looks: dict[str, Look] = {}
+        self._foreign: set[str] = set()
         self._blank: Blank = {}
         self._wait_s = WAIT_S
 
@@ -73,6 +74,11 @@ class Readiness:
     def waiting(self) -> set[str]:
         """Topics of `passing` that may be ready at any moment, as they have been held for a short time."""
         return {topic for topic, since in self._waiting_since.items() if time.monotonic() - since < self._wait_s}
+
+    @property
+    def foreign(self) -> frozenset[str]:
+        """Topics whose remote topic holds records of others, or may hold some: nothing of it may be changed."""
+        return frozenset(self._foreign)
 
     @property
     def passing(self) -> frozenset[str]:
@@ -114,51 +120,41 @@ class Readiness:
             return held
         remote_of, began = flow.remote_topics(topics), time.monotonic()
         remotes = target.refresh({remote_of[topic] for topic in unknown}, flow.connect_timeout_ms, operations=True)
-        asked: dict[str, list[PartitionKey]] = {}
         missing = sum(topics[topic].partitions for topic in unknown if remote_of[topic] not in remotes)
         # While there are fewer and fewer, as long as for all of them.
         self._wait_s = max(self._wait_s if self._waiting_since else 0, WAIT_S + WAIT_S_PER_PARTITION * missing)
+        asked: dict[str, list[PartitionKey]] = {}
         for topic in unknown:
-            remote, partitions = remote_of[topic], topics[topic].partitions
-            why = self._why_not_writable(flow, topic, partitions, remote, remotes.get(remote))
-            look = self._looks.get(topic)
-            if why is None and look and look.holds(remotes[remote].topic_id, began) and topic not in self.waiting:
-                held[topic] = look.why
-            elif why is None:
-                asked[topic] = _unwritten(flow, topic, partitions, remote, positions)
-            else:
+            remote = remotes.get(remote_of[topic])
+            if remote is None:
+                self._foreign.discard(topic)
+                held[topic] = self._lacks_partitions(flow, topics[topic], remote_of[topic])
+            elif (why := self._known_reason(flow, topics[topic], remote, began)) is not None:
                 held[topic] = why
+            else:
+                asked[topic] = _unwritten(
+                    flow, topic, min(topics[topic].partitions, remote.partitions), remote.name, positions
+                )
         occupied, unread = (
             ({}, {}) if flow.topics_shared else first_records(target, asked, flow.connect_timeout_ms, self._blank)
         )
         is_passing = bool(occupied) and not is_settled()
-        ended = time.monotonic()
+        took_s = time.monotonic() - began
         for topic in asked:
-            self._looks.pop(topic, None)
+            remote = remotes[remote_of[topic]]
             if topic in unread:
-                (_, partition), error = unread[topic]
-                held[topic] = TopicHeld.UNREAD.about(
-                    flow=flow.name, remote=remote_of[topic], partition=partition, target=flow.target, error=error
-                )
+                held[topic] = self._unread(flow, topic, remote, unread[topic], took_s)
             elif topic in occupied:
-                _, partition = occupied[topic]
-                held[topic] = TopicHeld.OCCUPIED.about(
-                    flow=flow.name,
-                    remote=remote_of[topic],
-                    partition=partition,
-                    target=flow.target,
-                    offset_syncs=flow.offset_syncs_topic,
-                )
+                held[topic] = self._occupied(flow, topic, remote, occupied[topic], is_passing=is_passing)
             else:
-                self._ready[topic] = topics[topic].partitions
-            # An election, or its own records, by a commit whose positions can't be read yet.
-            if topic in unread or (topic in occupied and is_passing):
-                self._waiting_since.setdefault(topic, time.monotonic())
-            else:
-                self._waiting_since.pop(topic, None)
-            if topic in held and not (topic in occupied and is_passing):
-                wait_s = min(WAITS_LESS * (ended - began), LONGEST_S) if topic in unread else LOOK_AGAIN_S
-                self._looks[topic] = Look(remotes[remote_of[topic]].topic_id, held[topic], ended + wait_s)
+                self._foreign.discard(topic)
+                if remote.partitions < topics[topic].partitions:
+                    held[topic] = self._lacks_partitions(flow, topics[topic], remote.name)
+                    self._looks[topic] = Look(remote.topic_id, held[topic], time.monotonic() + LOOK_AGAIN_S)
+                else:
+                    self._looks.pop(topic, None)
+                    self._waiting_since.pop(topic, None)
+                    self._ready[topic] = topics[topic].partitions
         return held
 
     def _forget_others(self, topics: Mapping[str, Topic]) -> None:
@@ -168,21 +164,71 @@ class Readiness:
             self._ready.pop(topic, None)
             self._waiting_since.pop(topic, None)
             self._looks.pop(topic, None)
+            self._foreign.discard(topic)
         self._ids = ids
 
-    def _why_not_writable(
-        self, flow: Flow, topic: str, partitions: int, remote: str, found: Topic | None
-    ) -> str | None:
+    def _known_reason(self, flow: Flow, topic: Topic, remote: Topic, now_s: float) -> str | None:
+        """Returns the reason for which a topic is held, without a look into its remote topic; None if it takes one."""
         for operation, number in (("DESCRIBE", DESCRIBE), ("WRITE", WRITE)):
-            if found is not None and not found.allows(number):
-                self._waiting_since.pop(topic, None)
-                return lacks(flow, operation, remote, flow.target)
-        if found is None or found.partitions < partitions:
-            self._waiting_since.setdefault(topic, time.monotonic())
-            return TopicHeld.FEWER_PARTITIONS.about(
-                flow=flow.name, remote=remote, target=flow.target, partitions=partitions
-            )
-        return None
+            if not remote.allows(number):
+                self._waiting_since.pop(topic.name, None)
+                return lacks(flow, operation, remote.name, flow.target)
+        look = self._looks.get(topic.name)
+        may_be_ready = topic.name in self.waiting and remote.partitions >= topic.partitions
+        return look.why if look and look.holds(remote.topic_id, now_s) and not may_be_ready else None
+
+    def _lacks_partitions(self, flow: Flow, topic: Topic, remote: str) -> str:
+        """Notes that a topic waits for its remote topic, or for partitions of it; returns the reason."""
+        self._waiting_since.setdefault(topic.name, time.monotonic())
+        return TopicHeld.FEWER_PARTITIONS.about(
+            flow=flow.name, remote=remote, target=flow.target, partitions=topic.partitions
+        )
+
+    def _unread(self, flow: Flow, topic: str, remote: Topic, problem: tuple[PartitionKey, str], took_s: float) -> str:
+        """Notes that the leader of a remote topic does not tell what it holds, an election perhaps; see `_occupied`."""
+        (_, partition), error = problem
+        why = TopicHeld.UNREAD.about(
+            flow=flow.name, remote=remote.name, partition=partition, target=flow.target, error=error
+        )
+        now = time.monotonic()
+        self._foreign.add(topic)
+        self._waiting_since.setdefault(topic, now)
+        self._looks[topic] = Look(remote.topic_id, why, now + min(WAITS_LESS * took_s, LONGEST_S))
+        return why
+
+    def _occupied(self, flow: Flow, topic: str, remote: Topic, key: PartitionKey, *, is_passing: bool) -> str:
+        """Notes that a remote topic holds records of others; returns the reason for which the topic is held.
+
+        If it passes, they may be the flow's own, by a commit whose positions can't be read yet.
+        """
+        why = TopicHeld.OCCUPIED.about(
+            flow=flow.name,
+            remote=remote.name,
+            partition=key[1],
+            target=flow.target,
+            offset_syncs=flow.offset_syncs_topic,
+        )
+        now = time.monotonic()
+        self._foreign.add(topic)
+        if is_passing:
+            self._waiting_since.setdefault(topic, now)
+            self._looks.pop(topic, None)
+        else:
+            self._waiting_since.pop(topic, None)
+            self._looks[topic] = Look(remote.topic_id, why, now + LOOK_AGAIN_S)
+        return why
+
+
+def foreign_topics(
+    flow: Flow, topics: Mapping[str, Topic], target: Cluster, positions: Mapping[PartitionKey, Position]
+) -> frozenset[str]:
+    """Returns the topics whose remote topic holds records of others, or may hold some: see `Readiness.foreign`.
+
+    Records of the flow itself count as those of others if the position of their commit can't be read yet.
+    """
+    readiness = Readiness()
+    readiness.held(flow, topics, target, positions, is_settled=lambda: True)
+    return readiness.foreign
 
 
 def _unwritten(
@@ -215,8 +261,8 @@ def first_records(
 ) -> tuple[dict[str, PartitionKey], dict[str, tuple[PartitionKey, str]]]:
     """Returns the first partition of each topic that holds a committed record; aborted records don't count.
 
-    The bounds of all partitions are listed, with three requests to each leader. A leader that does not answer holds up
-    its own topics: of each, the second result has a partition, and the error.
+    The bounds of all partitions are listed, with three requests to each leader. A leader that does not answer, or can't
+    read a log, holds up its own topics: of each, the second result has a partition, and the error.
 
     Args:
         cluster: cluster of the partitions.
@@ -228,40 +274,40 @@ def first_records(
     keys = [key for of_topic in topics.values() for key in of_topic]
     bounds, failed = cluster.log_bounds(keys) if keys else ({}, {})
     unread = {topic: (key, failed[key]) for topic, of_topic in topics.items() for key in of_topic if key in failed}
-    found = {
-        topic: _first_record(cluster, of_topic, bounds, timeout_ms, blank)
-        for topic, of_topic in topics.items()
-        if topic not in unread
-    }
-    return {topic: key for topic, key in found.items() if key is not None}, unread
+    found: dict[str, PartitionKey] = {}
+    failing: dict[int, str] = {}  # leaders that list offsets, and don't read logs: each look would take its whole time
+    for topic, of_topic in topics.items():
+        for key in of_topic if topic not in unread else ():
+            leader = cluster.leader(*key)
+            if leader in failing:
+                unread[topic] = key, failing[leader]
+                break
+            try:
+                if not _has_record(cluster, key, bounds.get(key, (0, 0, 0)), timeout_ms, blank):
+                    continue
+                found[topic] = key
+            except MirrorlakeError as error:
+                if error.retriable:
+                    unread[topic] = key, failing.setdefault(leader, str(error))
+                else:
+                    found[topic] = key  # the log can't be read, but isn't empty
+            break
+    return found, unread
 
 
-def _first_record(
-    cluster: Cluster,
-    keys: list[PartitionKey],
-    bounds: Mapping[PartitionKey, tuple[int, int, int]],
-    timeout_ms: int,
-    blank: Blank,
-) -> PartitionKey | None:
-    for key in keys:
-        start, end, _ = bounds.get(key, (0, 0, 0))
-        log = log_identity(cluster, key)
-        known_log, known_end = blank.get(key, (UNKNOWN_LOG, 0))
-        if known_log == log != UNKNOWN_LOG and known_end <= end:
-            start = max(start, known_end)
-        try:
-            if end > start and cluster.call(
-                f"checking {key[0]}-{key[1]} for records (needs READ)",
-                partial(_holds_record, cluster, key, start, end),
-                timeout_ms,
-            ):
-                return key
-            blank[key] = log, end
-        except MirrorlakeError as error:
-            if error.retriable:
-                raise
-            return key  # the log can't be read, but isn't empty
-    return None
+def _has_record(
+    cluster: Cluster, key: PartitionKey, bounds: tuple[int, int, int], timeout_ms: int, blank: Blank
+) -> bool:
+    start, end, _ = bounds
+    log = log_identity(cluster, key)
+    known_log, known_end = blank.get(key, (UNKNOWN_LOG, 0))
+    if known_log == log != UNKNOWN_LOG and known_end <= end:
+        start = max(start, known_end)
+    what = f"checking {key[0]}-{key[1]} for records (needs READ)"
+    if end > start and cluster.call(what, partial(_holds_record, cluster, key, start, end), timeout_ms):
+        return True
+    blank[key] = log, end
+    return False
 
 
 async def _holds_record(cluster: Cluster, key: PartitionKey, start: int, end: int) -> bool:

@@ -51,8 +51,18 @@ def find_starts(source: Cluster, specs: Mapping[PartitionKey, StartSpec], timeou
     Raises:
         SourceError: a given offset is outside of the log.
     """
+    starts, refused = each_start(source, specs, timeout_ms)
+    for error in refused.values():
+        raise error
+    return starts
+
+
+def each_start(
+    source: Cluster, specs: Mapping[PartitionKey, StartSpec], timeout_ms: int
+) -> tuple[dict[PartitionKey, int], dict[PartitionKey, SourceError]]:
+    """Returns the start offset of each partition, and the errors of those whose given offset is outside of the log."""
     if not specs:
-        return {}
+        return {}, {}
     first, stable = (
         source.offsets(specs, EARLIEST_TIMESTAMP, timeout_ms),
         source.offsets(specs, LATEST_TIMESTAMP, timeout_ms),
@@ -65,13 +75,14 @@ def find_starts(source: Cluster, specs: Mapping[PartitionKey, StartSpec], timeou
     for timestamp_ms, keys in by_time.items():
         at_time |= source.offsets(keys, timestamp_ms, timeout_ms)
     starts: dict[PartitionKey, int] = {}
+    refused: dict[PartitionKey, SourceError] = {}
     for key, spec in specs.items():
         given = dict(spec.offsets).get(key[1])
         if spec.timestamp_ms is not None:
             starts[key] = stable[key] if at_time[key] < 0 else at_time[key]
         elif given is not None:
             if not first[key] <= given <= stable[key]:
-                raise SourceError(
+                refused[key] = SourceError(
                     f"topic {key[0]}, partition {key[1]}: mirrorlake.start.topic.{key[0]} names offset {given}, but "
                     f"the log of cluster {source.connection.alias} reaches from {first[key]} to {stable[key]}. "
                     "Correct the property. Nothing was copied"
@@ -79,4 +90,4 @@ def find_starts(source: Cluster, specs: Mapping[PartitionKey, StartSpec], timeou
             starts[key] = given
         else:
             starts[key] = stable[key] if spec.word == StartWord.LATEST else first[key]
-    return starts
+    return {key: start for key, start in starts.items() if key not in refused}, refused

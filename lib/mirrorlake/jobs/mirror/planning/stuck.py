@@ -7,7 +7,8 @@ slow all others down. While the others make progress, such a slot rests, longer 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -19,6 +20,8 @@ from mirrorlake.reasons import PartitionHeld
 SILENT_S = 5.0  # elections take less
 FIRST_REST_S, LONGEST_REST_S = 1.0, 300.0
 MOST_DOUBLINGS = 30  # the longest rest is reached before; 2**1024 is no float, and 1,024 attempts take days
+
+TURN_S = 6.0  # for each partition of a slot: so many times four responses a second give each one a turn, surely
 
 MARKERS_S, MARKER_POLL_S = 0.25, 0.003
 
@@ -128,9 +131,21 @@ class StuckPartitions:
         if advanced or has_others:  # a slot that is tried alone after its rest says nothing of the others
             self._others_advance = advanced
 
-    def failing(self, ranges: Iterable[Range], after_s: float) -> dict[PartitionKey, str]:
-        """Returns the reasons of the partitions that have not advanced for `after_s` seconds, of all that should."""
+    def failing(
+        self, ranges: Collection[Range], after_s: float, has_rate: Callable[[str], bool] = lambda topic: False
+    ) -> dict[PartitionKey, str]:
+        """Returns the reasons of the partitions that have not advanced for `after_s` seconds, of all that should.
+
+        With a rate, an attempt reads from a few partitions of its slot, drawn at random: many take longer to have their
+        turn.
+
+        Args:
+            ranges: what is to be copied.
+            after_s: the seconds.
+            has_rate: tells whether an operator has limited the rate of a topic.
+        """
         now, starts, reasons = self._clock(), {}, {}
+        of_slot = Counter(planned.slot for planned in ranges)
         late = {slot: one for slot, one in self._failing.items() if now >= one.since + after_s}
         for planned in ranges:
             key = planned.topic, planned.partition
@@ -138,7 +153,9 @@ class StuckPartitions:
             starts[key] = (start, since, text) if start == planned.start else (planned.start, now, _now())
             if planned.slot in late:
                 reasons[key] = PartitionHeld.SLOT_FAILS.about(slot=planned.slot, since=late[planned.slot].since_text)
-            elif start == planned.start and now >= since + after_s:
+                continue
+            turns_s = TURN_S * of_slot[planned.slot] if has_rate(planned.topic) else 0.0
+            if start == planned.start and now >= since + max(after_s, turns_s):
                 reasons[key] = PartitionHeld.STANDS_STILL.about(offset=start, since=text)
         self._starts = starts
         return reasons

@@ -16,7 +16,7 @@ from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.open_transactions import OpenTransaction, oldest_open
 
 LOOK_S = 10.0
-MOST_DESCRIBED = 20  # partitions; of more, the first ones say enough
+MOST_DESCRIBED = 20  # partitions; of more, those that wait for the longest
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,11 @@ class Uncommitted:
         high = source.high_watermarks(stable)
         behind = {key: offset for key, offset in stable.items() if high.get(key, offset) > offset}
         self.records = sum(high[key] - offset for key, offset in behind.items())
-        new = int(1000 * self._now())
-        before, self._seen = self._seen, {}
-        for key, offset in behind.items():
-            known = before.get(key)
-            self._seen[key] = known if known is not None and known[0] == offset else (offset, new)
-        hanging = [key for key in sorted(behind) if is_only_look or self._seen[key][1] < new][:MOST_DESCRIBED]
+        new, before = int(1000 * self._now()), self._seen
+        known = {key: before[key] for key, offset in behind.items() if key in before and before[key][0] == offset}
+        self._seen = {key: known.get(key, (offset, new)) for key, offset in behind.items()}
+        old = behind if is_only_look else known
+        hanging = sorted(sorted(old, key=lambda key: (self._seen[key][1], key))[:MOST_DESCRIBED])
         described = source.net.run(lambda: oldest_open(source, hanging)) if hanging else {}
         self.waiting_for = tuple(self._waiting_for(key, described.get(key)) for key in hanging)
 
@@ -84,10 +83,11 @@ class Uncommitted:
         offset, seen_ms = self._seen[key]
         if found is None or found.first_offset != offset:
             return WaitingFor(*key, offset, seen_ms, "a producer that the cluster does not name")
-        since_ms = found.started_ms if found.started_ms >= 0 else seen_ms
+        # The coordinator tells of the producer's present transaction. One whose marker is missing here is older.
+        since_ms = min(found.started_ms, seen_ms) if found.started_ms >= 0 else seen_ms
         who = f"producer id {found.producer_id}"
         if found.transactional_id:
             who = f"transactional.id {named(found.transactional_id)}, {who}"
         else:
-            who += " (its transactional.id is not listed, which needs DESCRIBE on TRANSACTIONAL_ID)"
+            who += " (its transactional.id is not listed; needs DESCRIBE on TRANSACTIONAL_ID, and Kafka 3.0)"
         return WaitingFor(*key, offset, since_ms, who)

@@ -41,6 +41,9 @@ class ChangeLedger(Protocol):
     def granted_acls(self, flow: Flow) -> list[str]:
         """Lists the ACL bindings that mirrorlake has created and not deleted, as text."""
 
+    def set_configs(self, flow: Flow) -> dict[tuple[str, str], str]:
+        """Returns the value of each property, by remote topic and name, that mirrorlake has set and not reset."""
+
 
 class ChangeMaker:
     """Makes the changes of one flow.
@@ -79,8 +82,9 @@ class ChangeMaker:
         """
         refusals, tried = dict[Change, Any](), list[Change]()
         away = None if self.is_answered(flow) else self._away
-        for kinds, make in self._makers(flow, new_configs):
-            some = [change for change in changes if change.kind in kinds]
+        left_out: list[Change] = []
+        for kinds, make in self._makers(flow, new_configs, left_out):
+            some = [change for change in (*changes, *left_out) if change.kind in kinds]
             if some and away is None:
                 refused = make(some)
                 tried += some
@@ -92,22 +96,34 @@ class ChangeMaker:
             self._record(flow, tried, refusals)
         return refusals
 
-    def _makers(self, flow: Flow, new_configs: Mapping[str, Mapping[str, str]]) -> Iterator[Maker]:
-        """Yields functions that make changes, with the kinds of these, in their order."""
-        yield {ChangeKind.CREATE_TOPIC}, partial(self._create, flow, new_configs)
+    def _makers(
+        self, flow: Flow, new_configs: Mapping[str, Mapping[str, str]], left_out: list[Change]
+    ) -> Iterator[Maker]:
+        """Yields functions that make changes, with the kinds of these, in their order.
+
+        Args:
+            flow: the flow of the changes.
+            new_configs: the configuration of each topic to create.
+            left_out: takes the properties without which topics were created; they are set afterwards.
+        """
+        yield {ChangeKind.CREATE_TOPIC}, partial(self._create, flow, new_configs, left_out)
         yield {ChangeKind.ADD_PARTITIONS}, self._grow
         yield {ChangeKind.SET_CONFIG, ChangeKind.RESET_CONFIG}, self._configure
         yield {ChangeKind.CREATE_ACL}, self._create_acls
         yield {ChangeKind.DELETE_ACL}, self._delete_acls
 
     def _create(
-        self, flow: Flow, new_configs: Mapping[str, Mapping[str, str]], changes: list[Change]
+        self,
+        flow: Flow,
+        new_configs: Mapping[str, Mapping[str, str]],
+        left_out: list[Change],
+        changes: list[Change],
     ) -> dict[Change, Any]:
         """Creates topics, and those that are refused once more, with other configurations.
 
         Before anything on it could be described, a cluster may be older than what was planned. Under intersection, a
-        topic gets what it needs only: the target may know a property, and refuse the source's value. The next
-        comparison sends the others one by one.
+        topic gets what it needs only: the target may know a property, and refuse the source's value. The others are
+        set afterwards, one by one where that is refused: with the target's retention, old records would be gone.
         """
         refused = self._created(flow, changes, new_configs)
         if older := [change for change, error in refused.items() if names_bounds(error)]:
@@ -117,7 +133,15 @@ class ChangeMaker:
         if flow.topic_configs != "intersection" or not again:
             return refused
         needed = {topic: only_needed(flow, config) for topic, config in new_configs.items()}
-        return _without(refused, again) | self._created(flow, again, needed)
+        refused_again = self._created(flow, again, needed)
+        left_out += [
+            Change(ChangeKind.SET_CONFIG, one.topic, one.target_topic, name, after=value)
+            for one in again
+            if one not in refused_again
+            for name, value in sorted(new_configs[one.target_topic].items())
+            if name not in needed[one.target_topic]
+        ]
+        return _without(refused, again) | refused_again
 
     def _created(
         self, flow: Flow, changes: list[Change], configs: Mapping[str, Mapping[str, str]]

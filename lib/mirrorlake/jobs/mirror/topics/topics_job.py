@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.jobs.mirror.planning.readiness import foreign_topics
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.topics.topology import Topology
 from mirrorlake.jobs.mirror.topics.way_back import WayBack
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from mirrorlake.ledger.store import Ledger
 
 log = logging.getLogger(__name__)
+
+FOREIGN = (
+    "its remote topic holds records of others, or can't be looked into: nothing of it is changed, unless the flow is "
+    "taken over"
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,8 @@ def _keep_in_step(
     states = read_all_states(target.connect(), flow.offset_syncs_topic, flow.connect_timeout_ms).values()
     require_open(flow, states)
     promoted = promoted_topics(states)
-    mirrored = {topic for topic, _ in merge_positions(states)}
+    positions = merge_positions(states)
+    mirrored = {topic for topic, _ in positions}
     found = source_topics(source.connect(), flow, mirrored - promoted)
     unnamed = flow.unnamed(found, mirrored)
     if found and len(unnamed) == len(found):
@@ -109,6 +116,12 @@ def _keep_in_step(
         WayBack(config, source),
     )
     topology.promoted = promoted
+    mine = {name: found[name] for name in topics if name not in promoted}
+    foreign = foreign_topics(flow, mine, target, positions)
+    for topic in sorted(foreign):
+        log.warning(event("topic_held", flow=flow.name, topic=topic, reason=FOREIGN))
+    if states or not dry_run:  # else a plan of what a take-over would bring
+        topology.foreign = foreign
     planned = topology.plan(topics)
     if dry_run:
         return TopologyResult(flow.name, len(topics), dict.fromkeys(planned, ChangeOutcome.PLANNED))

@@ -1,11 +1,13 @@
 """Keeps the remote topics of a flow in step with the source: existence, partitions, configuration and access rights.
 
-Remote topics are never shrunk and never deleted. Each change that is made or refused is a row of the table
-topology_changes. An error about one topic does not stop the others: it is returned, and the next call tries again.
+Remote topics are never shrunk and never deleted. One that holds records of others is not touched. Each change that is
+made or refused is a row of the table topology_changes. An error about one topic does not stop the others: it is
+returned, and the next call tries again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -14,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import MirrorlakeError, TargetError
+from mirrorlake.errors import LedgerError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.mirror.topics.change_maker import ChangeLedger, ChangeMaker, require_answers
 from mirrorlake.jobs.mirror.topics.way_back import WayBack
 from mirrorlake.log import event
@@ -32,6 +34,7 @@ from mirrorlake.protocol.topic_changes import (
     creation,
     growth,
     largest_message,
+    overrides_ended,
 )
 from mirrorlake.reasons import TopicHeld
 
@@ -90,9 +93,12 @@ class Topology:
         self._changes = ChangeMaker(target, ledger)
         self._undescribed: set[tuple[str, str]] = set()  # clusters and topics without DESCRIBE_CONFIGS, as logged
         self._left_to_both: set[str] = set()  # remote topics that differ, and the flow back keeps, as logged
+        self._given_by_both: Set[Acl] = frozenset()  # rights that this flow and the flow back have given, as logged
         self._new_configs: dict[str, dict[str, str]] = {}
+        self._undescribed_new: dict[str, MirrorlakeError] = {}  # why remote topics were not created the last time
         self._known_properties: frozenset[str] = frozenset()
         self.promoted: frozenset[str] = frozenset()  # topics that follow the source no more; readers keep their access
+        self.foreign: frozenset[str] = frozenset()  # topics whose remote topic is, or may be, that of somebody else
 
     # -- topics that the mirror job needs -----------------------------------------------------------
 
@@ -110,7 +116,7 @@ class Topology:
         Raises:
             ConfigurationError: see `Flow.remote_topics`.
         """
-        mine = {topic: partitions for topic, partitions in topics.items() if topic not in self.promoted}
+        mine = self._followed(topics)
         unready = {topic: count for topic, count in mine.items() if self._settled.get(topic, 0) < count}
         waiting = {topic: known for topic, count in unready.items() if (known := self._waiting(topic, count))}
         failures: Refusals = {topic: error for topic, known in waiting.items() if (error := known.failure(self.flow))}
@@ -127,7 +133,10 @@ class Topology:
         )
         for topic, partitions in new.items():
             refused = refused_of.get(remote_of[topic], {})
-            missing = next((error for change, error in refused.items() if change.kind in EXISTENCE), None)
+            missing = next(
+                (error for change, error in refused.items() if change.kind in EXISTENCE),
+                self._undescribed_new.get(remote_of[topic]),
+            )
             unfit = _unfit(refused)
             why = missing or unfit or next(filter(is_away, refused.values()), None)
             if why is None:
@@ -142,6 +151,11 @@ class Topology:
                 failures[topic] = failure
         self._hold_stamping(mine, refusals)  # topics that were ready may share a remote topic with one that is new
         return failures
+
+    def _followed(self, topics: Mapping[str, int]) -> dict[str, int]:
+        """Returns the topics whose remote topics follow them."""
+        left_alone = self.promoted | self.foreign
+        return {topic: count for topic, count in topics.items() if topic not in left_alone}
 
     @property
     def unfit(self) -> dict[str, MirrorlakeError]:
@@ -174,13 +188,16 @@ class Topology:
 
         A topic with 0 partitions may not be described on the source: nothing of it changes, and readers keep access.
         """
-        asked = {topic: count for topic, count in topics.items() if count and topic not in self.promoted}
-        return self._topic_changes(asked, topics, asked.keys()) + self._acl_changes(topics)
+        asked = {topic: count for topic, count in self._followed(topics).items() if count}
+        changes = self._topic_changes(asked, topics, asked.keys())
+        for error in self._undescribed_new.values():
+            raise error
+        return changes + self._acl_changes(topics)
 
     def sync(self, topics: Mapping[str, int], *, configs: bool, acls: bool) -> None:
         """Syncs configuration and access rights, as requested."""
         self.ensure(topics)
-        changes = self._config_changes(self._settled.keys() & topics.keys()) if configs else []
+        changes = self._config_changes((self._settled.keys() & topics.keys()) - self.foreign) if configs else []
         refusals = self._make(changes + (self._acl_changes(topics) if acls else []))
         self._hold_stamping(topics, refusals)
         require_answers(refusals)
@@ -218,6 +235,7 @@ class Topology:
             if partitions and topic not in self.promoted:
                 sharing.setdefault(remote_of[topic], []).append(topic)
         known = [topic for topic in asked if remote_of[topic] in have]
+        self._undescribed_new = {}
         missing = {remote_of[topic]: sharing[remote_of[topic]] for topic in asked if remote_of[topic] not in have}
         changes = [*self._creations(missing, widest), *self._growths(known, remote_of, have, widest)]
         compared = {other for topic in known if topic in configured for other in sharing[remote_of[topic]]}
@@ -227,9 +245,18 @@ class Topology:
         """Yields one change for each remote topic, of which the first of its topics decides."""
         if not wanted:
             return
-        configs = self._describe(self._source, (topic for sharing in wanted.values() for topic in sharing))
+        denied = set[str]()
+        configs = self._describe(self._source, (topic for sharing in wanted.values() for topic in sharing), denied)
         known = self._known()
         for remote, sharing in sorted(wanted.items()):
+            if unread := [topic for topic in sharing if topic not in configs and topic not in denied]:
+                self._undescribed_new[remote] = SourceError(
+                    f"flow {self.flow.name}: cluster {self.flow.source} does not describe topic {unread[0]} now, so "
+                    f"topic {remote} can't be created with its configuration",
+                    retriable=True,
+                    lone=True,
+                )
+                continue
             change, self._new_configs[remote] = creation(
                 self.flow,
                 sharing[0],
@@ -268,7 +295,8 @@ class Topology:
         sharing: dict[str, list[str]] = {}
         for topic in wanted:
             sharing.setdefault(remote_of[topic], []).append(topic)
-        changes: list[Change] = []
+        mine = {remote: those for remote, those in sharing.items() if kept_back.isdisjoint(those)}
+        changes = self._overrides_ended(mine, source, target)
         left: dict[str, list[Change]] = {}
         for remote, those in sharing.items():
             if remote in target:
@@ -281,6 +309,29 @@ class Topology:
                 changes += due
         self._say_left(left)
         return changes
+
+    def _overrides_ended(
+        self,
+        sharing: Mapping[str, Sequence[str]],
+        source: Mapping[str, Mapping[str, Entry]],
+        target: Mapping[str, Mapping[str, Entry]],
+    ) -> list[Change]:
+        """Returns the resets of properties that the flow has set, and that only the source's broker file sets by now.
+
+        Those that somebody else has set on the target stay, as they do with MirrorMaker 2.
+        """
+        ended = [
+            change
+            for remote, those in sharing.items()
+            for change in overrides_ended(
+                self.flow, those[0], remote, source.get(those[0], {}), target=target.get(remote, {})
+            )
+        ]
+        given: Mapping[tuple[str, str], str] = {}
+        if ended:
+            with contextlib.suppress(LedgerError):  # nothing is reset then; the next sync asks again
+                given = self._ledger.set_configs(self.flow)
+        return [change for change in ended if given.get((change.target_topic, str(change.name))) == change.before]
 
     def _say_left(self, left: Mapping[str, Sequence[Change]]) -> None:
         """Says which remote topics differ from their source, and are left as they are, once for each."""
@@ -315,19 +366,35 @@ class Topology:
                 "User:* may write to them, and denying it would deny the writer, too. Allow single principals instead"
             )
             log.warning(event("topics_writable", flow=self.flow.name, topics=",".join(writable), reason=reason))
-        return list(
-            acl_changes(
-                self.flow,
-                source,
-                target=target,
-                given=map(Acl.parse, self._ledger.granted_acls(self.flow)),
-                topics=sorted(names),
-                promoted=self.promoted,
-            )
+        bound = {acl.name for acl in source if self.flow.mirrors_topic(acl.name)}  # those that are not there, too
+        giver = self._way_back.giver(self.flow, {one: self.flow.policy.remote_topic(one) for one in names | bound})
+        theirs = set(map(Acl.parse, self._ledger.granted_acls(giver))) if giver is not None else set()
+        given = set(map(Acl.parse, self._ledger.granted_acls(self.flow)))
+        self._say_given_by_both(theirs & given)
+        changes = acl_changes(
+            self.flow,
+            [acl for acl in source if acl not in theirs],
+            target=target,
+            given=given - theirs,
+            topics=sorted(names),
+            promoted=self.promoted,
         )
+        foreign = {self.flow.policy.remote_topic(topic) for topic in self.foreign}
+        return [one for one in changes if one.kind is ChangeKind.DELETE_ACL or one.target_topic not in foreign]
 
-    def _describe(self, admin: Admin, topics: Iterable[str]) -> dict[str, Any]:
-        denied = set[str]()
+    def _say_given_by_both(self, acls: Set[Acl]) -> None:
+        """Says which rights both flows have given, each at a time when the other was closed, once for each."""
+        if acls - self._given_by_both:
+            flow = self.flow
+            reason = (
+                f"this flow and {flow.target}->{flow.source} have both given {min(acls)}, for example, so nobody knows "
+                "where it comes from. It stays on both clusters; to revoke it, delete it on both"
+            )
+            log.warning(event("acls_not_synced", flow=flow.name, cluster=flow.target, reason=reason))
+        self._given_by_both = acls
+
+    def _describe(self, admin: Admin, topics: Iterable[str], denied: set[str] | None = None) -> dict[str, Any]:
+        denied = set() if denied is None else denied
         found = admin.configs(sorted(set(topics)), denied)
         cluster = self.flow.source if admin is self._source else self.flow.target
         if new := {topic for topic in denied if (cluster, topic) not in self._undescribed}:

@@ -2,7 +2,8 @@
 
 If both kept its configuration in step, whoever looks first would undo a change that was made on the other side, also of
 `retention.ms` and `cleanup.policy`. So while both flows are open, neither does, until one of them is told not to. In
-the usual property file for disaster recovery both are enabled, and one is open.
+the usual property file for disaster recovery both are enabled, and one is open. Rights to read are kept in step both
+ways, but neither flow passes on those that the other has given.
 """
 
 from __future__ import annotations
@@ -46,8 +47,21 @@ class WayBack:
             remote_of: remote topic of each topic that is asked for.
         """
         back = self._flow_back(flow) if remote_of and flow.sync_topic_configs_enabled else None
-        if back is None or not back.sync_topic_configs_enabled:
-            return set()
+        return self._kept_by(back, flow, remote_of) if back is not None and back.sync_topic_configs_enabled else set()
+
+    def giver(self, flow: Flow, remote_of: Mapping[str, str]) -> Flow | None:
+        """Returns the flow back if it gives access to remote topics that are sources of the flow; None if it does not.
+
+        A right that it gave is not the source's own. If the flow passed that on, each of both would keep the other's,
+        also after it was revoked where it came from.
+        """
+        back = self._flow_back(flow) if remote_of and flow.sync_topic_acls_enabled else None
+        if back is None or not (back.sync_topic_acls_enabled and self._kept_by(back, flow, remote_of)):
+            return None
+        return back
+
+    def _kept_by(self, back: Flow, flow: Flow, remote_of: Mapping[str, str]) -> set[str]:
+        """Returns the topics whose remote topics are topics of the flow back, while it is open."""
         mutual = {
             topic
             for topic, remote in remote_of.items()
