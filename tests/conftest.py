@@ -70,6 +70,13 @@ def root() -> Path:
     return ROOT
 
 
+@pytest.fixture(autouse=True)
+def _undisturbed_log() -> None:
+    from tests import log_lines
+
+    log_lines.undisturbed()
+
+
 @pytest.fixture(scope="session")
 def spark(root: Path) -> Iterator[object]:
     """Starts one session for all tests of a layer."""

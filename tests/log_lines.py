@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
-from mirrorlake.log import message
+from mirrorlake.log import ROOT, message
 
-LOGGER = logging.getLogger("mirrorlake")
+LOGGER = logging.getLogger(ROOT)
 
 
 class LogLines(logging.Handler):
@@ -39,10 +39,17 @@ def logged(call: Callable[[str], None] = lambda name: None) -> Iterator[list[str
         LOGGER.setLevel(level)
 
 
+def undisturbed() -> None:
+    """Undoes what a command that a test has run in this process has set up: the level, and where lines go."""
+    for handler in [known for known in LOGGER.handlers if known.name == ROOT]:
+        LOGGER.removeHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = True
+
+
 @lru_cache(maxsize=1)
 def of_process() -> list[str]:
     """Returns all lines from the first call on."""
     handler = LogLines()
     LOGGER.addHandler(handler)
-    LOGGER.setLevel(logging.INFO)
     return handler.lines

@@ -28,6 +28,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
+from crc32c import crc32c
 from deltalake import DeltaTable
 from mirrorlake.config.flow import Flow
 from mirrorlake.failpoint import Failpoint, from_specification
@@ -109,7 +110,8 @@ class World:
     def __post_init__(self) -> None:
         of_process()  # from here on, lines are kept
         self.directory.mkdir(exist_ok=True)
-        self.warehouse = self.warehouse or str(self.directory / "warehouse")
+        # A session knows a schema by its name, and is that of many tests: each directory has a name of its own.
+        self.warehouse = self.warehouse or str(self.directory / f"warehouse_{crc32c(str(self.directory).encode()):08x}")
         put_tables(self.warehouse, Path(self.warehouse).name)
         self.source_admin = AdminClient({"bootstrap.servers": self.source_servers, "log_level": 0})
         self.target_admin = AdminClient({"bootstrap.servers": self.target_servers, "log_level": 0})

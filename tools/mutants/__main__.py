@@ -74,9 +74,9 @@ def misfits(origin: Path) -> list[str]:
 def tried(chosen: Sequence[Mutant], origin: Path, environment: Mapping[str, str], workers: int) -> int:
     """Runs the tests without any mutant, then with each; prints a table; returns the exit code."""
     began = time.monotonic()
-    tests = list(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
+    tests = sorted({test for mutant in chosen for test in mutant.tests}, key=lambda test: _place(origin, test))
     print(f"{len(chosen)} mutants. The tests without any of them:", end=" ", flush=True)
-    plain = run(origin, tests, environment, LOGS / "none.log")
+    plain = run(origin, tests, environment, LOGS / "none.log", processes=workers)
     if plain.verdict is not Verdict.PASSED:
         print(f"they fail: {plain.test} ({plain.reason}). See {LOGS / 'none.log'}")
         return 2
@@ -96,6 +96,13 @@ def tried(chosen: Sequence[Mutant], origin: Path, environment: Mapping[str, str]
             print(f"{mutant.name:{width}}  {trial.seconds:7.1f}  {said(mutant, trial)}", flush=True)
     print(f"\n{len(chosen) - wrong} of {len(chosen)} mutants were caught, in {time.monotonic() - began:.0f} s")
     return 1 if wrong else 0
+
+
+def _place(origin: Path, test: str) -> tuple[str, int]:
+    """Returns the file of a test and its place there: tests of a file may share a table, and follow each other."""
+    file, _, name = test.partition("::")
+    text = (origin / file).read_text()
+    return file, text.find(f"def {name.partition('[')[0]}(") if name else 0
 
 
 def said(mutant: Mutant, trial: Trial) -> str:

@@ -12,6 +12,10 @@ CORRUPT = (
 REPORTED = "tests/spark/test_report.py"
 STANDS = (f"{REPORTED}::test_a_verification_counts_as_failed_while_what_it_has_found_stands",)
 RIGHTS = "tests/unit/test_topic_changes.py"
+PASSED = (
+    "tests/kafka/test_failover.py::test_a_group_whose_record_retention_has_deleted_on_the_target_continues_at_the_"
+    "first_one_that_is_left"
+)
 EMPTIED = (
     "tests/kafka/test_failover.py::test_a_group_at_the_end_of_logs_that_retention_has_emptied_goes_on_at_the_first_"
     "offset_that_is_left"
@@ -134,8 +138,8 @@ ANSWERING = (
     Mutant(
         "an ACL with a name that no topic has is kept in step",
         "protocol/acls.py",
-        "is_mirrored = is_topic_name(acl.name) and ",
-        "is_mirrored = ",
+        'yield from ((name, "LITERAL") for name in names if is_topic_name(name))',
+        'yield from ((name, "LITERAL") for name in names)',
         (f"{RIGHTS}::test_an_access_right_that_covers_no_topic_stops_no_other_one",),
     ),
     Mutant(
@@ -186,6 +190,20 @@ ANSWERING = (
         'return row | {"downstream_offset": start, "mirrored_end": start}',
         "return row",
         (EMPTIED,),
+    ),
+    Mutant(
+        "the checkpoint job moves a group to an offset that retention on the target has passed",
+        "jobs/checkpoint/target_groups.py",
+        "current, offset = group.offsets.get(key), max(downstream_offset, log_start)",
+        "current, offset = group.offsets.get(key), downstream_offset",
+        (PASSED,),
+    ),
+    Mutant(
+        "a failover moves a group to an offset that retention on the target has passed",
+        "jobs/failover/plan.py",
+        "return None if self.downstream_offset is None else max(self.downstream_offset, self.target_start)",
+        "return self.downstream_offset",
+        (PASSED,),
     ),
     Mutant(
         "the way back places groups by the map of a topic that is another one",

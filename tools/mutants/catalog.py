@@ -281,8 +281,8 @@ COPYING = (
     Mutant(
         "a target that has lost the state of a slot is written on",
         f"{COPY}/continuation.py",
-        "    if start < planned.start:\n",
-        "    if start < 0:\n",
+        "    if start < planned.start and not planned.is_new:",
+        "    if start < 0:",
         OTHER_STATE,
     ),
     Mutant(
@@ -525,11 +525,36 @@ COPYING = (
         ("tests/kafka/test_transforms.py::test_a_compacted_topic_with_a_transform_has_its_holes_explained",),
     ),
     Mutant(
-        "a worker ends with what it knows of refused records",
-        "jobs/mirror/copy/task.py",
-        "                if worker_limits(flow).refused:\n",
-        "                if False:\n",
+        "of records that a transform makes too large, each attempt learns one",
+        "jobs/mirror/copy/refused_records.py",
+        "            self.limits.refused.add(stretch.record_id(record.offset))\n",
+        "            pass\n",
         ("tests/kafka/test_transforms.py::test_a_record_that_a_transform_makes_too_large_goes_to_the_dead_letters",),
+    ),
+    Mutant(
+        "each micro-batch of a transform leaves a reader in Spark",
+        "spark/reader_group.py",
+        "        if not self._id or ",
+        "        if True or ",
+        (
+            "tests/kafka/test_transforms.py::test_executors_keep_one_reader_of_a_partition_however_many_micro_batches_there_are",
+        ),
+    ),
+    Mutant(
+        "a denial is taken back with its topic",
+        "protocol/acls.py",
+        "        if acl not in wanted and not is_still_denied(flow, acl, bindings):",
+        "        if acl not in wanted:",
+        ("tests/unit/test_topic_changes.py::test_what_is_denied_stays_denied_as_long_as_the_source_denies_it",),
+    ),
+    Mutant(
+        "a broker that led a partition before is believed",
+        "jobs/mirror/planning/planner.py",
+        "            ends = {key: end for key, end in ends.items() if key not in silent}\n",
+        "",
+        (
+            "tests/unit/test_planner_work.py::test_a_shorter_log_or_an_older_leader_is_believed_once_every_broker_agrees",
+        ),
     ),
     Mutant(
         "another flow mirrors dead letters",
@@ -1112,10 +1137,10 @@ TAKING_OVER = (
     ),
     Mutant(
         "a group of a topic without a remote topic is given place 0",
-        "translation/group_cache.py",
-        "            elif remote not in bounds:\n                found[key] = PositionReason.NO_REMOTE\n"
-        "            elif bounds[remote][1]",
-        "            elif remote in bounds and bounds[remote][1]",
+        "translation/awaited.py",
+        "        elif remote not in bounds:\n            found[key] = PositionReason.NO_REMOTE\n"
+        "        elif bounds[remote][1]",
+        "        elif remote in bounds and bounds[remote][1]",
         (f"{CHECKPOINTS}::test_a_group_waits_for_a_remote_topic_and_others_go_on",),
     ),
     Mutant(
@@ -1252,15 +1277,15 @@ PLANNING = (
     Mutant(
         "a first start that dies half-way forgets the start offsets of other slots",
         "state/generation.py",
-        "if _is_bound(added, states) else set()\n",
+        " if reopened else new.keys() & belonging\n",
         "\n",
         (f"{EXACTLY_ONCE}::test_an_interrupted_first_start_forgets_no_start_offset",),
     ),
     Mutant(
         "a take-over that dies half-way forgets the start offsets of other slots",
         "state/generation.py",
-        "new.keys() & belonging)",
-        "new.keys())",
+        " if reopened else new.keys() & belonging\n",
+        "\n",
         ("tests/kafka/test_takeover.py::test_a_takeover_that_died_half_way_is_completed_by_the_next",),
     ),
     Mutant(
@@ -1327,7 +1352,7 @@ TRANSLATING = (
     Mutant(
         "a topic that was created anew is translated by the map of the former one",
         "translation/awaited.py",
-        "    return bool(position.topic_id and topic_id) and position.topic_id != topic_id\n",
+        "    return is_another(position.topic_id, topic_id)\n",
         "    return False\n",
         (f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so",),
     ),
@@ -1340,9 +1365,9 @@ TRANSLATING = (
     ),
     Mutant(
         "a group is given place 0 in a remote partition that another program has filled",
-        "translation/group_cache.py",
-        "            elif bounds[remote][1] and not self._flow.topics_shared:\n"
-        "                found[key] = PositionReason.NOT_BEGUN\n",
+        "translation/awaited.py",
+        "        elif bounds[remote][1] and not flow.topics_shared:\n"
+        "            found[key] = PositionReason.NOT_BEGUN\n",
         "",
         (f"{CHECKPOINTS}::test_a_group_waits_for_a_remote_topic_and_others_go_on",),
     ),
@@ -1516,8 +1541,8 @@ MOVING_GROUPS = (
     Mutant(
         "a group that is ahead on the target is moved back",
         "jobs/checkpoint/target_groups.py",
-        "    if current is None or current < downstream_offset:\n",
-        "    if current is None or current != downstream_offset:\n",
+        "    if current is None or current < offset:\n",
+        "    if current is None or current != offset:\n",
         (f"{CHECKPOINTS}::test_a_group_is_never_moved_back_unless_its_owner_moved_it_back",),
     ),
     Mutant(

@@ -37,7 +37,7 @@ COMMANDS = (
     Mutant(
         "a failover waits for the end of a pause",
         "state/pause.py",
-        "        if flow.ignores_pause:\n            return None\n",
+        "        if flow.ignores_pause:\n            return\n",
         "",
         STARTED,
     ),

@@ -222,7 +222,8 @@ HOLDING = (
         "        due = offered if self._until_now else self._linger.due(",
         "        due = self._linger.due(",
         (
-            "tests/kafka/test_throttling.py::test_partitions_with_few_records_wait_but_others_and_a_run_with_an_end_do_not",
+            "tests/unit/test_planner_work.py::"
+            "test_a_run_with_an_end_lets_no_partition_linger_whose_leader_has_answered_late[True]",
         ),
     ),
     Mutant(
@@ -343,8 +344,8 @@ HOLDING = (
     Mutant(
         "records of failed attempts are read again by each look",
         "jobs/mirror/planning/readiness.py",
-        "            start = max(start, known_end)\n",
-        "            pass\n",
+        "        start = max(start, known_end)\n",
+        "        pass\n",
         LOOKS,
     ),
     Mutant(

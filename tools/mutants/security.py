@@ -244,8 +244,8 @@ PERMISSIONS = (
     Mutant(
         "a transaction that hangs is told without the right that its name needs",
         "jobs/mirror/planning/uncommitted.py",
-        '            who += " (its transactional.id is not listed, which needs DESCRIBE on TRANSACTIONAL_ID)"\n',
-        "            pass\n",
+        '        else:\n            who += " (its transactional.id',
+        '        elif not who:\n            who += " (its transactional.id',
         MISSING_RIGHTS,
     ),
     Mutant(
@@ -261,8 +261,8 @@ PERMISSIONS = (
         "        except (ResponseError, WireError) as error:  # none that may pass",
         "        except ZeroDivisionError as error:  # none that may pass",
         (
-            "tests/kafka/test_logins.py::"
-            "test_a_right_that_is_revoked_ends_the_job_and_it_goes_on_once_it_is_granted_again",
+            "tests/unit/test_cluster.py::"
+            "test_offsets_that_this_principal_may_not_see_any_more_are_an_error_of_their_cluster",
         ),
     ),
     Mutant(
@@ -302,4 +302,127 @@ PERMISSIONS = (
     ),
 )
 
-SECURITY = (*NAMES, *CONTENTS, *SECRETS, *PERMISSIONS)
+# Found by reading: what belongs to others, and what a peer says or does not.
+FOREIGN = (
+    Mutant(
+        "a topic that holds records of others is configured",
+        "jobs/mirror/planning/readiness.py",
+        "        return frozenset(self._foreign)\n",
+        "        return frozenset()\n",
+        ("tests/kafka/test_policies.py::test_records_of_others_in_a_remote_topic_are_not_taken_for_mirrored_ones",),
+    ),
+    Mutant(
+        "a topic that holds records of others waits for partitions",
+        "jobs/mirror/planning/readiness.py",
+        "min(topics[topic].partitions, remote.partitions), remote.name",
+        "0 if remote.partitions < topics[topic].partitions else remote.partitions, remote.name",
+        (
+            "tests/unit/test_planner_work.py::test_a_remote_topic_with_too_few_partitions_and_records_of_others_"
+            "is_not_said_to_wait_for_partitions[True]",
+        ),
+    ),
+    Mutant(
+        "a log of the target that can't be read ends the planning of all topics",
+        "jobs/mirror/planning/readiness.py",
+        "                if error.retriable:\n                    unread",
+        "                if error.retriable:\n                    raise\n                    unread",
+        ("tests/unit/test_planner_work.py::test_a_log_on_the_target_that_can_not_be_read_holds_up_its_own_topic",),
+    ),
+    Mutant(
+        "a right that the flow back gave is passed on",
+        "jobs/mirror/topics/topology.py",
+        "[acl for acl in source if acl not in theirs]",
+        "source",
+        (
+            "tests/kafka/test_topic_sync.py::"
+            "test_a_right_that_is_revoked_is_not_given_again_by_the_flow_back_under_the_same_names",
+        ),
+    ),
+    Mutant(
+        "a reader is placed at the start of what the flow begins later",
+        "translation/translator.py",
+        "        positions = {key: one for key, one in merge_positions(states.values()).items() if key in logs}\n",
+        "        positions = {}\n",
+        (
+            "tests/kafka/test_spark_checkpoint.py::"
+            "test_a_reader_is_not_placed_where_the_flow_has_begun_nothing_or_only_later_records",
+        ),
+    ),
+    Mutant(
+        "a reader is placed by a position whose records the ledger lacks",
+        "translation/translator.py",
+        "        return PositionReason.LEDGER_BEHIND if is_before and",
+        "        return PositionReason.LEDGER_BEHIND if not is_before and",
+        (
+            "tests/kafka/test_spark_checkpoint.py::"
+            "test_a_reader_is_not_placed_where_the_flow_has_begun_nothing_or_only_later_records",
+        ),
+    ),
+    Mutant(
+        "each of two flows revokes what both have given",
+        "jobs/mirror/topics/topology.py",
+        "            given=given - theirs,",
+        "            given=given,",
+        ("tests/unit/test_topology.py::test_a_right_that_both_flows_have_given_stays_and_is_said",),
+    ),
+    Mutant(
+        "a topic of others keeps the readers that it got before",
+        "jobs/mirror/topics/topology.py",
+        "if one.kind is ChangeKind.DELETE_ACL or one.target_topic not in foreign]",
+        "if one.target_topic not in foreign]",
+        ("tests/unit/test_topology.py::test_a_topic_of_others_gets_no_reader_and_loses_those_that_it_got_before",),
+    ),
+    Mutant(
+        "each log of a leader that fails to read one is looked at",
+        "jobs/mirror/planning/readiness.py",
+        "            if leader in failing:",
+        "            if False:",
+        ("tests/unit/test_planner_work.py::test_a_log_on_the_target_that_can_not_be_read_holds_up_its_own_topic",),
+    ),
+    Mutant(
+        "a topic without enough partitions is looked into by each plan",
+        "jobs/mirror/planning/readiness.py",
+        "topic.name in self.waiting and remote.partitions >= topic.partitions",
+        "topic.name in self.waiting",
+        (
+            "tests/unit/test_planner_work.py::test_a_remote_topic_with_too_few_partitions_and_records_of_others_"
+            "is_not_said_to_wait_for_partitions[False]",
+        ),
+    ),
+    Mutant(
+        "a repetition that a comma has cut in two is text",
+        "config/name_filter.py",
+        "if any(map(_has_unfinished_repetition, patterns)):",
+        "if False:",
+        ("tests/unit/test_name_filter_and_policy.py::test_a_comma_always_separates",),
+    ),
+    Mutant(
+        "the question for a group that is not used ends a take-over",
+        "protocol/connect_offsets.py",
+        "error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:",
+        "error.code() == KafkaError._ALL_BROKERS_DOWN:",
+        (
+            "tests/kafka/test_permissions.py::"
+            "test_offsets_of_mirrormaker_are_read_with_the_right_to_read_their_topic_and_none_on_groups",
+        ),
+    ),
+    Mutant(
+        "a name with a comma can't log in with SCRAM",
+        "protocol/clients/settings.py",
+        '.replace(",", "=2C")',
+        "",
+        (
+            "tests/kafka/test_logins.py::"
+            "test_secrets_behind_references_reach_all_three_clients_and_are_not_in_the_options_of_spark[SCRAM]",
+        ),
+    ),
+    Mutant(
+        "bootstrap servers are drawn at random",
+        "protocol/network/frames.py",
+        "strict=True) if count == min(failures)]",
+        "strict=True)]",
+        ("tests/unit/test_frames.py::test_a_bootstrap_server_that_failed_is_not_asked_again_before_all_the_others",),
+    ),
+)
+
+SECURITY = (*NAMES, *CONTENTS, *SECRETS, *PERMISSIONS, *FOREIGN)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TEST_TIMEOUT_S = 240
-DEADLINE_S, GRACE_S = 900, 60
+DEADLINE_S, DEADLINE_OF_TEST_S, GRACE_S = 900, 30, 60  # the tests without any mutant are hundreds
 PASSED, FAILED = 0, 1  # exit codes of pytest
 
 # How the summary of pytest begins its lines, and what a change gives that does not even run.
@@ -47,7 +47,7 @@ class Trial:
     reason: str = ""
 
 
-def run(place: Path, tests: Sequence[str], environment: Mapping[str, str], log: Path) -> Trial:
+def run(place: Path, tests: Sequence[str], environment: Mapping[str, str], log: Path, *, processes: int = 0) -> Trial:
     """Runs tests in a copy of the repository until one fails.
 
     Args:
@@ -55,21 +55,32 @@ def run(place: Path, tests: Sequence[str], environment: Mapping[str, str], log: 
         tests: as pytest takes them.
         environment: variables besides those of this process.
         log: where the output goes.
+        processes: how many processes share the tests, file by file; 0 for this one alone.
     """
     began = time.monotonic()
-    words = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", f"--timeout={TEST_TIMEOUT_S}", *tests]
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        f"-n{processes}",
+        "--dist=loadfile",
+        f"--timeout={TEST_TIMEOUT_S}",
+        *tests,
+    ]
     variables = {**os.environ, "PYTHONPATH": str(place / "lib"), "COLUMNS": "1000", **environment}
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
         process = subprocess.Popen(words, cwd=place, env=variables, stdout=output, stderr=subprocess.STDOUT)
-        code = _ended(process)
+        code = _ended(process, DEADLINE_S + DEADLINE_OF_TEST_S * len(tests))
     return _judged(code, log.read_text(errors="replace"), time.monotonic() - began)
 
 
-def _ended(process: subprocess.Popen[bytes]) -> int:
+def _ended(process: subprocess.Popen[bytes], deadline_s: int) -> int:
     """Waits for pytest, with a deadline at which it may still clean up; returns its exit code."""
     try:
-        return process.wait(DEADLINE_S)
+        return process.wait(deadline_s)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
     try:

@@ -44,7 +44,8 @@ class Notebook:
         self._log.touch()
         # Parameters in the environment are for notebooks on clusters of the operator's own.
         inherited = {name: value for name, value in os.environ.items() if not PARAMETER.match(name)}
-        environment = {**inherited, "MIRRORLAKE_LOG_FILE": str(self._log), "MIRRORLAKE_LOG_FORMAT": "json"}
+        own = {"FILE": str(self._log), "FORMAT": "json", "LEVEL": "INFO"}  # events of this level are waited for
+        environment = inherited | {f"MIRRORLAKE_LOG_{name}": value for name, value in own.items()}
         self._process = subprocess.Popen(
             list(map(str, words)),
             cwd=resources.home(),
