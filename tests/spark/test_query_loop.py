@@ -58,12 +58,15 @@ def test_it_is_stopped_between_two_micro_batches_never_inside_one(endless: Any, 
         assert not threading.Event().wait(3)
         ended.append("end")
 
-    def watch() -> None:
-        if begun.is_set():
-            raise ConfigurationError("noticed beside it")
+    def stop() -> None:
+        assert begun.wait(60)
+        batches.stop()
 
-    with pytest.raises(ConfigurationError, match="noticed beside it"):
-        Batches(slow, 10, "a->b").run(endless, "slow", str(tmp_path), interval_s=0, watch=watch)
+    batches = Batches(slow, 10, "a->b")
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    batches.run(endless, "slow", str(tmp_path), interval_s=0)
+    stopping.join()
     assert ended == [1, "end"]
 
 
@@ -92,6 +95,26 @@ def test_retriable_errors_are_tried_again_and_said_until_the_deadline(endless: A
 
     with pytest.raises(TargetError, match="a broker is away"):
         Batches(always, 1, "a->b").run(endless, "given up", str(tmp_path / "b"), interval_s=0)
+
+
+def test_a_run_whose_time_is_up_goes_on_until_a_micro_batch_succeeds_or_its_retries_are_used_up(
+    endless: Any, tmp_path: Any
+) -> None:
+    attempts: list[int] = []
+
+    def twice(frame: Any, number: int) -> None:
+        attempts.append(number)
+        if len(attempts) < 3:
+            raise TargetError("a broker is away", retriable=True)
+
+    Batches(twice, 60, "a->b").run(endless, "short", str(tmp_path / "a"), interval_s=0, run_for_s=0)
+    assert len(attempts) >= 3
+
+    def always(frame: Any, number: int) -> None:
+        raise TargetError("a broker is away", retriable=True)
+
+    with pytest.raises(TargetError, match="a broker is away"):
+        Batches(always, 1, "a->b").run(endless, "short and given up", str(tmp_path / "b"), interval_s=0, run_for_s=0)
 
 
 def test_what_a_micro_batch_raises_ends_the_query_and_is_raised_as_it_was(endless: Any, tmp_path: Any) -> None:

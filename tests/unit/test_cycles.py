@@ -9,9 +9,11 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from mirrorlake.errors import SourceError
 from mirrorlake.jobs.checkpoint import cycle_counts
+from mirrorlake.jobs.checkpoint import cycles as cycles_module
 from mirrorlake.jobs.checkpoint.cycle_counts import CycleCounts
-from mirrorlake.jobs.checkpoint.cycles import CycleRun, SparkCycles
+from mirrorlake.jobs.checkpoint.cycles import CycleRun, InProcessCycles, SparkCycles
 from mirrorlake.ledger.checkpoint_row import Checkpoint
 from mirrorlake.metrics import Metrics
 from mirrorlake.model.status import Status, SyncOutcome
@@ -25,6 +27,29 @@ def test_a_stop_while_the_job_still_prepares_is_kept() -> None:
     cycles.run(CycleRun("c", flow, "query", "checkpoint", 1.0, 0.0, handle=lambda *_: None, metrics=Metrics()))
     frame = spark.readStream.format.return_value.option.return_value.option.return_value.load.return_value
     assert not frame.writeStream.mock_calls
+
+
+def test_a_run_whose_time_is_up_goes_on_until_a_cycle_succeeds_or_its_retries_are_used_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run in whose time the source did not answer would else end well, without a cycle."""
+    reader = SimpleNamespace(partitions=lambda *_: [None], read=lambda _: [], with_logs=lambda rows: rows)
+    monkeypatch.setattr(cycles_module, "GroupOffsetsReader", lambda *_, **__: reader)
+    numbers: list[int] = []
+
+    def away(_: object, rows: list[dict[str, Any]], number: int) -> None:
+        numbers.append(number)
+        if flow.answers_at is None or number < flow.answers_at:
+            raise SourceError("a broker is away", retriable=True)
+
+    flow: Any = SimpleNamespace(name="a->b", retry_timeout_ms=60_000, answers_at=2)
+    run = CycleRun("c", flow, "query", "checkpoint", 0.01, 0.0, handle=away, metrics=Metrics())
+    InProcessCycles(None).run(run)
+    assert numbers == [0, 1, 2]
+
+    flow.answers_at, flow.retry_timeout_ms = None, 500
+    with pytest.raises(SourceError, match="a broker is away"):
+        InProcessCycles(None).run(run)
 
 
 class Cycles:

@@ -196,11 +196,12 @@ def test_a_drain_ends_with_the_error_of_a_plan_that_nothing_has_changed_since(mo
         PlanLoop().run(run, SimpleNamespace())  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("run_for_s", [1.0, 0.1], ids=["in its time", "behind its time"])
 def test_a_job_that_runs_handles_a_plan_again_that_has_failed_though_it_has_no_news(
-    monkeypatch: pytest.MonkeyPatch,
+    run_for_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the job would idle without a word, and its next failure, hours later, would be one without a success since
-    then: the last one that it survives."""
+    then: the last one that it survives. A run whose time is up meanwhile would end well, and have done nothing."""
     plan, away = MirrorPlan(1, 1, number=1), TargetError("the controller is away", retriable=True)
     planner = SimpleNamespace(latest=lambda: plan, handled=lambda _: None, close=lambda: None)
     monkeypatch.setattr(plan_loop, "Planner", lambda *_, **__: planner)
@@ -216,7 +217,7 @@ def test_a_job_that_runs_handles_a_plan_again_that_has_failed_though_it_has_no_n
 
     flow, metrics = SimpleNamespace(name="a->b", retry_timeout_ms=60_000), Metrics()
     run: Any = SimpleNamespace(
-        config="", flow=flow, slots=1, interval_s=0.01, run_for_s=1.0, metrics=metrics, handle=handle, seen=None
+        config="", flow=flow, slots=1, interval_s=0.01, run_for_s=run_for_s, metrics=metrics, handle=handle, seen=None
     )
     loop.run(run, SimpleNamespace())  # type: ignore[arg-type]
     assert handled == 3, "until it succeeds, and not again"

@@ -43,7 +43,7 @@ class Batches:
     flow: str
     metrics: Metrics = field(default_factory=of_process)
     once: bool = False
-    _succeeded: bool = False
+    _is_well: bool = False  # after a success, and until a micro-batch fails
     _error: MirrorlakeError | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
     _busy: threading.Lock = field(default_factory=threading.Lock)
@@ -56,34 +56,31 @@ class Batches:
         source: DataFrame,
         name: str,
         checkpoint: str,
-        interval_s: float | None,
+        interval_s: float,
         run_for_s: float | None = None,
-        watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """Runs the query until it is interrupted, or until its time or its source is used up.
+        """Runs the query until it is interrupted, or until its time is up.
 
-        The query ends when the source has nothing new if `interval_s` is None, unless `once`.
+        A run whose time is up before a micro-batch has succeeded, or while attempts fail, goes on until one succeeds or
+        retries are used up, so that no run ends well that has done nothing.
 
         Args:
             source: a streaming frame.
             name: the name of the query.
             checkpoint: the checkpoint directory of the query.
-            interval_s: the seconds between two micro-batches, or None.
-            run_for_s: the seconds after which the query ends, or None.
-            watch: called a few times a second; an error that it raises ends the query.
+            interval_s: the seconds between two micro-batches.
+            run_for_s: the seconds after which the query ends; None for no limit.
 
         Raises:
             MirrorlakeError: the error that ended the query. The query never stops in the middle of a micro-batch.
         """
         deadline = None if run_for_s is None else time.monotonic() + run_for_s
         writer = source.writeStream.foreachBatch(self._batch).queryName(name).option("checkpointLocation", checkpoint)
-        query = writer.trigger(processingTime=f"{interval_s or 0} seconds").start()
+        query = writer.trigger(processingTime=f"{interval_s} seconds").start()
         try:
-            self._wait(query, deadline, watch, drain=interval_s is None and not self.once)
+            self._wait(query, deadline)
         except KeyboardInterrupt:
             log.info(event("interrupted", flow=self.flow, query=name))
-        except MirrorlakeError as error:
-            self._error = self._error or error
         except Exception as error:  # Spark wraps the error of a micro-batch
             self._error = self._error or why_ended(source.sparkSession, self.flow)
             self._error = self._error or MirrorlakeError(f"query {name} failed: {without_contents(error)}")
@@ -101,43 +98,22 @@ class Batches:
         """Ends the run after the current micro-batch; any thread may call it."""
         self._stopping.set()
 
-    def _wait(self, query: StreamingQuery, deadline: float | None, watch: Callable[[], None], *, drain: bool) -> None:
-        if drain:
-            self._drain(query)
-            return
+    def _wait(self, query: StreamingQuery, deadline: float | None) -> None:
         # A wait in Python, unlike one in the JVM, can be interrupted at once.
         while (
             query.isActive
             and not self._is_done
             and not self._stopping.is_set()
-            and (deadline is None or time.monotonic() < deadline)
+            and (not self._is_well or deadline is None or time.monotonic() < deadline)
         ):
             self._stopping.wait(POLL_S)
-            watch()
         problem = query.exception()
         if problem is not None:
             raise problem
 
-    def _drain(self, query: StreamingQuery) -> None:
-        """Waits until the source has nothing new, or until the run is stopped."""
-        errors: list[Exception] = []
-
-        def drain() -> None:
-            try:
-                query.processAllAvailable()
-            except Exception as error:
-                errors.append(error)
-
-        draining = threading.Thread(target=drain, daemon=True)
-        draining.start()
-        while draining.is_alive() and not self._stopping.is_set():
-            draining.join(POLL_S)
-        if errors:
-            raise errors[0]
-
     @property
     def _is_done(self) -> bool:
-        return self.once and self._succeeded
+        return self.once and self._is_well
 
     def _batch(self, frame: DataFrame, number: int) -> None:
         with self._busy:
@@ -145,9 +121,10 @@ class Batches:
                 return
             try:
                 self.handle(frame, number)
-                self._succeeded = True
+                self._is_well = True
                 self._retries.succeeded()
             except MirrorlakeError as error:
+                self._is_well = False
                 if not self._retries.may_go_on(error):
                     self._error = error
                     raise

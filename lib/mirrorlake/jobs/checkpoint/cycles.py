@@ -32,7 +32,7 @@ class CycleRun:
         name: name of the query.
         checkpoint: directory for Spark's own progress.
         interval_s: seconds between two cycles; None for one cycle.
-        run_for_s: seconds after which to stop; None for no limit.
+        run_for_s: seconds after which to stop, once a cycle has succeeded; None for no limit.
         handle: called with a session, the rows of `kafka_group_offsets`, and the number of the cycle.
         metrics: counts retries.
     """
@@ -85,7 +85,7 @@ class SparkCycles:
         if self._stopping.is_set():  # while the job was still preparing
             return
         self._batches.run(
-            frame, run.name, checkpoint=run.checkpoint, interval_s=run.interval_s, run_for_s=run.run_for_s
+            frame, run.name, checkpoint=run.checkpoint, interval_s=run.interval_s or 0, run_for_s=run.run_for_s
         )
 
     def stop(self) -> None:
@@ -108,16 +108,19 @@ class InProcessCycles:
         reader, number = GroupOffsetsReader(run.flow, groups_per_task=sys.maxsize), 0  # one deadline for all
         retries = Retries(run.flow.retry_timeout_ms / 1000, self._stopping.wait, run.flow.name, run.metrics)
         deadline = None if run.run_for_s is None else time.monotonic() + run.run_for_s
-        while not self._stopping.is_set() and (deadline is None or time.monotonic() < deadline):
+        is_well = False  # after a success, and until a cycle fails
+        while not self._stopping.is_set() and (not is_well or deadline is None or time.monotonic() < deadline):
             due = time.monotonic() + (run.interval_s or 0)
             rows = [row for partition in reader.partitions({}, {}) for row in reader.read(partition)]
             found = reader.with_logs([dict(zip(COLUMNS, row, strict=True)) for row in rows])
             try:
                 run.handle(self._spark, found, number)
                 retries.succeeded()
+                is_well = True
                 if run.interval_s is None:
                     return
             except MirrorlakeError as error:
+                is_well = False
                 if not retries.may_go_on(error):
                     raise
             except Exception as error:

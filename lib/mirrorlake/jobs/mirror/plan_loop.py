@@ -22,7 +22,8 @@ class PlanLoop:
     """Plans one flow repeatedly, and handles each plan that has work or news, or that has failed the last time.
 
     The next micro-batch begins an interval after the last one has begun, or at once if that took longer. While the
-    source has nothing new, the job asks it less often: after a second at the latest.
+    source has nothing new, the job asks it less often: after a second at the latest. A run whose time is up while
+    attempts fail goes on until one succeeds or retries are used up, so that no run ends well that has done nothing.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class PlanLoop:
         deadline = None if run.run_for_s is None else time.monotonic() + run.run_for_s
         seen, number, pause_s = 0, 0, run.interval_s or 0.0
         try:
-            while not self._stopping.is_set() and (deadline is None or time.monotonic() < deadline):
+            while not self._stopping.is_set() and (self._failure or deadline is None or time.monotonic() < deadline):
                 began, plan = time.monotonic(), planner.latest()
                 # A run that drains the source ends with the error of a plan that nothing has changed since.
                 is_again = self._failure is not None and run.interval_s is not None
