@@ -117,6 +117,19 @@ def test_a_run_whose_time_is_up_goes_on_until_a_micro_batch_succeeds_or_its_retr
         Batches(always, 1, "a->b").run(endless, "short and given up", str(tmp_path / "b"), interval_s=0, run_for_s=0)
 
 
+def test_a_run_whose_time_is_up_while_attempts_fail_ends_once_one_has_succeeded(endless: Any, tmp_path: Any) -> None:
+    is_well: list[bool] = []
+
+    def fails_for_a_while(frame: Any, number: int) -> None:
+        is_well.append(len(is_well) not in {1, 2, 3, 4})
+        if not is_well[-1]:
+            raise TargetError("a broker is away", retriable=True)
+
+    # The pauses behind failures take 3 s, of which the time that is given is a third.
+    Batches(fails_for_a_while, 60, "a->b").run(endless, "failing", str(tmp_path), interval_s=0, run_for_s=1)
+    assert is_well[-1]
+
+
 def test_what_a_micro_batch_raises_ends_the_query_and_is_raised_as_it_was(endless: Any, tmp_path: Any) -> None:
     def refuses(frame: Any, number: int) -> None:
         raise ConfigurationError("not like this")
