@@ -10,6 +10,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from mirrorlake.config.flow import Flow
@@ -18,6 +19,7 @@ from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import event
 from mirrorlake.model.slot import Position, merge_positions
 from mirrorlake.model.status import Status
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import mm2_topics
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.mm2_topics import GroupCheckpoint
@@ -79,49 +81,70 @@ def missing(
 
     Returns:
         The rows to add; and the number of other records, by the reason: `known` to the table, `older` than its newest
-        row, of `other_groups` that the flow does not move, of partitions that are `not_mirrored`.
+        row, of `other_groups` that the flow does not move, of partitions that are `not_mirrored`. A record in a
+        partition into which several topics are merged does not say which of them the group reads, so its row has no
+        offset: no failover moves the group by the map of another topic.
     """
-    mirrored = {(one.target_topic, one.target_partition): one for one in positions}
+    mirrored: dict[PartitionKey, list[Position]] = {}
+    for position in positions:
+        mirrored.setdefault((position.target_topic, position.target_partition), []).append(position)
     known = {row.key: row for row in rows}
     newest = max((_whole_ms(row.created_at) for row in known.values()), default=datetime.min)
     cycle_id, topic = f"rebuilt-{uuid.uuid4().hex}", flow.policy.checkpoints_topic()
     found, left_out = [], Counter(known=0, older=0, other_groups=0, not_mirrored=0)
     for one in records:
-        position = mirrored.get((one.topic, one.partition))
+        places = mirrored.get((one.topic, one.partition)) or _without_records(flow, one)
         at = datetime.fromtimestamp(one.timestamp / 1000, UTC).replace(tzinfo=None)
         if one.group not in flow.groups:
             left_out["other_groups"] += 1
-        elif position is None:
+        elif not places:
             left_out["not_mirrored"] += 1
-        elif _says_the_same(one, known.get((one.group, position.topic, position.partition))):
+        elif any(_is_known(one, at, known.get((one.group, place.topic, place.partition))) for place in places):
             left_out["known"] += 1
         elif at < newest:
             left_out["older"] += 1
         else:
-            found.append(
-                Checkpoint(
-                    source=flow.source,
-                    target=flow.target,
-                    group_id=one.group,
-                    topic=position.topic,
-                    partition=position.partition,
-                    target_topic=one.topic,
-                    target_partition=one.partition,
+            position, is_merged = places[0], len(places) > 1
+            row = Checkpoint(
+                source=flow.source,
+                target=flow.target,
+                group_id=one.group,
+                topic=position.topic,
+                partition=position.partition,
+                target_topic=one.topic,
+                target_partition=one.partition,
+                metadata=one.metadata,
+                status=Status.NOT_COVERED,
+                reason=f"rebuilt from {topic}",
+                cycle_id=cycle_id,
+                created_at=at,
+            )
+            if not is_merged:
+                is_mirrored = one.upstream_offset <= position.upstream_next
+                row = replace(
+                    row,
                     upstream_offset=one.upstream_offset,
                     downstream_offset=one.downstream_offset,
-                    metadata=one.metadata,
-                    status=Status.EXACT if one.upstream_offset <= position.upstream_next else Status.CLAMPED,
-                    reason=f"rebuilt from {topic}",
-                    cycle_id=cycle_id,
-                    created_at=at,
+                    status=Status.EXACT if is_mirrored else Status.CLAMPED,
                 )
-            )
+            found.append(row)
     return found, dict(left_out)
 
 
-def _says_the_same(one: GroupCheckpoint, row: Checkpoint | None) -> bool:
+def _without_records(flow: Flow, one: GroupCheckpoint) -> list[Position]:
+    """Returns the position of a partition of which there was nothing to mirror, so that the states have none."""
+    topic = flow.policy.upstream_topic(one.topic)
+    if topic is None or not flow.mirrors_topic(topic) or flow.policy.remote_topic(topic) != one.topic:
+        return []
+    return [Position(topic, one.partition, "", one.topic, one.partition, 0, 0, slot=0)]
+
+
+def _is_known(one: GroupCheckpoint, at: datetime, row: Checkpoint | None) -> bool:
+    """Returns True if the row says the same as the record of that time, or is not older."""
+    if row is None:
+        return False
     said = (one.upstream_offset, one.downstream_offset, one.metadata)
-    return row is not None and (row.upstream_offset, row.downstream_offset, row.metadata or "") == said
+    return (row.upstream_offset, row.downstream_offset, row.metadata or "") == said or _whole_ms(row.created_at) >= at
 
 
 def _whole_ms(at: datetime) -> datetime:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import SourceError
-from mirrorlake.jobs.checkpoint.group_positions import ends_seen
+from mirrorlake.jobs.checkpoint.group_positions import ends_seen, partitions_seen
 from mirrorlake.jobs.failover.plan import AUTO, DEAD, Choice
 from mirrorlake.ledger import views
 from mirrorlake.ledger.store import Ledger, rows_of_pair, standing_differences
@@ -180,7 +180,9 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         require_visible(source, flow, {topic for topic, _ in positions} - promoted, HIDES_GROUPS)
     logs = _logs(flow, source, positions, brought)
     pieces = _pieces(flow, ledger, former)
-    carried = _carried(flow, target, positions, {*logs.ends, *logs.unread})
+    # A partition without records has no position; of a dead source, the ledger tells that there is one.
+    there = {*logs.ends, *logs.unread} if source is not None else partitions_seen(ledger, flow)
+    carried = _carried(flow, target, positions, there)
     resumed, back_resumed = (
         resumptions(ledger.of_pair("gaps", *aliases)) if any(one.incarnation for one in of.values()) else {}
         for of, aliases in (
