@@ -104,6 +104,7 @@ class PositionReason(Reason):
         "share.auto.offset.reset"
     )
     NOT_OF_FLOW = "the topic does not belong to the flow"
+    OF_FLOW_BACK = "the topic belongs to the flow back; a failover moves the group by that flow's map"
     NO_TOPIC = "the topic does not exist on the source"
     NOT_PERMITTED = (
         "not authorised: the principal needs DESCRIBE on the topic on the source, which hides the group's offset; the "

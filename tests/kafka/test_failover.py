@@ -11,6 +11,7 @@ import json
 import random
 import threading
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
@@ -20,8 +21,8 @@ import pytest
 from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from mirrorlake.errors import ConfigurationError, GateError, MirrorlakeError, TargetError
-from mirrorlake.jobs.checkpoint import target_groups
-from mirrorlake.jobs.failover import job
+from mirrorlake.jobs.checkpoint import group_positions, target_groups
+from mirrorlake.jobs.failover import job, planner
 from mirrorlake.jobs.failover.planner import PlanMaker
 from mirrorlake.jobs.mirror import spark_engine
 from mirrorlake.ledger.sql_text import literal
@@ -485,11 +486,12 @@ def test_groups_go_on_exactly_behind_a_rehearsal_and_a_run_also_as_of_a_time_in_
 
 def test_with_source_and_ledger_lost_the_target_alone_tells_where_every_group_goes_on(world: World) -> None:
     world.write_config(**{"sync.group.offsets.enabled": "false"})
-    topic, dice = world.topic(partitions=2), random.Random(5)
+    topic, dice = world.topic(partitions=3), random.Random(5)
     world.produce_transactions(topic, 9, 10, 2, 3)
     world.mirror()
-    source = world.source_records(topic)
-    ends = {partition: records[-1][0] + 1 for partition, records in source.items()}
+    source = {0: [], 1: [], 2: []} | world.source_records(topic)
+    ends = {partition: records[-1][0] + 1 if records else 0 for partition, records in source.items()}
+    assert ends[2] == 0, "no state has a position of a partition without records"
     positions = {}
     for numbers in ((0, 1), (0,)):  # of the first group, the newest position counts
         for number in numbers:
@@ -620,7 +622,12 @@ def test_a_group_that_works_and_stops_again_between_plan_and_commit_is_not_moved
 
 
 def test_a_group_whose_coordinator_is_away_is_named_by_the_plan_and_not_left_behind_in_silence(
-    servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Path, root: Path
+    servers: tuple[str, str],
+    spark: object,
+    warehouse: str,
+    tmp_path: Path,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source = LocalCluster("coordinators", tmp_path / "coordinators", root / ".local/jars/kafka", size=2)
     with running(source):
@@ -634,6 +641,12 @@ def test_a_group_whose_coordinator_is_away_is_named_by_the_plan_and_not_left_beh
         groups = {world.commit(f"g{number}", {(topic, 0): 10 + number}): 10 + number for number in range(12)}
         world.mirror()
         world.checkpoint()
+        listed = group_positions.list_groups_of_each
+        with monkeypatch.context() as patched:  # a broker that is still registered, and does not answer
+            patched.setattr(group_positions, "list_groups_of_each", lambda *given: (listed(*given)[0], False))
+            (unheard,) = [one for one in failover(world).lines if not one.group_id]
+        assert (unheard.topic, unheard.partition, unheard.go) == ("__consumer_offsets", None, False)
+        assert [(str(kind), reason) for kind, reason in unheard.blocks] == [("unreadable", planner.SILENT)]
         source.stop_broker(2)  # with the only replica of half the coordinators' log, and of a partition
         plan = failover(world)
         of_groups = [one for one in plan.lines if one.group_id]
@@ -811,8 +824,21 @@ def test_with_the_alias_in_front_positions_go_home_by_the_map_of_either_directio
     home = failback(world, mode="run", signed_by="ann")
     assert home.reopened > 0
     assert (last_step(world, world.alias), last_step(world, world.target_alias)) == ("open", "close")
-    assert world.committed(group, target=False) == {(topic, 0): (80, ""), (f"{world.target_alias}.{local}", 0): (7, "")}
+    brought = (f"{world.target_alias}.{local}", 0)
+    assert world.committed(group, target=False) == {(topic, 0): (80, ""), brought: (7, "")}
     assert world.mirror().records == 0
+    for offset in (9, 12):  # of a topic that is the flow back's, the history keeps each position, too
+        world.commit(group, {brought: offset})
+        world.checkpoint()
+    plan = {one.topic: one for one in failover(world, source="dead").lines if one.group_id == group}
+    assert (plan[brought[0]].upstream_offset, plan[brought[0]].target_topic) == (12, local)
+    assert plan[brought[0]].downstream_offset == 12
+    (known,) = [row["known"] for row in world.ledger.last_checkpoints(world.flow) if row["known"].topic == brought[0]]
+    now = datetime.now(UTC).replace(tzinfo=None)
+    former = replace(known, upstream_offset=7, reason=str(PositionReason.NOT_OF_FLOW), created_at=now)
+    world.ledger.append("checkpoints", [former])  # as without a flow back, where only the first offset is recorded
+    (unknown,) = [one for one in failover(world, source="dead").lines if one.topic == brought[0]]
+    assert (unknown.status, unknown.downstream_offset, unknown.go) == (Status.NOT_COVERED, None, False)
 
 
 # -- the whole story --------------------------------------------------------------------------------

@@ -140,7 +140,10 @@ def test_a_place_behind_all_that_is_mirrored_is_that_of_a_former_flow_unless_the
 def test_a_commit_in_a_topic_that_is_not_mirrored_makes_no_row() -> None:
     foreign = replace(ROW, status=Status.NOT_MIRRORED, reason=str(PositionReason.NOT_OF_FLOW))
     assert replace(foreign, upstream_offset=99, metadata="x").says_the_same_as(foreign)
-    for one in (ROW, replace(foreign, reason=str(PositionReason.NO_TOPIC))):
+    for one in (
+        ROW,
+        *(replace(foreign, reason=str(of)) for of in (PositionReason.NO_TOPIC, PositionReason.OF_FLOW_BACK)),
+    ):
         assert not replace(one, upstream_offset=99).says_the_same_as(one)
     assert not foreign.says_the_same_as(ROW)
 

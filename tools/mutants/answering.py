@@ -30,6 +30,34 @@ FAILS_ONCE = (
 
 ANSWERING = (
     Mutant(
+        "a position in a topic of the flow back keeps its first offset",
+        "jobs/checkpoint/cycle_rows.py",
+        "PositionReason.OF_FLOW_BACK if is_back else PositionReason.NOT_OF_FLOW",
+        "PositionReason.NOT_OF_FLOW",
+        (f"{FAILOVERS}::test_with_the_alias_in_front_positions_go_home_by_the_map_of_either_direction",),
+    ),
+    Mutant(
+        "a partition of a dead source that has never had a record has no place",
+        "jobs/failover/snapshot.py",
+        "else partitions_seen(ledger, flow)",
+        "else set()",
+        (f"{FAILOVERS}::test_with_source_and_ledger_lost_the_target_alone_tells_where_every_group_goes_on",),
+    ),
+    Mutant(
+        "a position that is rebuilt where topics are merged is that of the first one",
+        "jobs/checkpoint/rebuild.py",
+        "position, is_merged = places[0], len(places) > 1",
+        "position, is_merged = places[0], False",
+        ("tests/unit/test_rebuild.py",),
+    ),
+    Mutant(
+        "a broker that does not tell of its groups is not in the plan",
+        "jobs/failover/planner.py",
+        "if self._tells_all else",
+        "if True else",
+        (f"{FAILOVERS}::test_a_group_whose_coordinator_is_away_is_named_by_the_plan_and_not_left_behind_in_silence",),
+    ),
+    Mutant(
         "a corrupt batch that the flow has passed over ends each verification",
         "jobs/verification/job.py",
         "                if not broken:\n                    raise\n",

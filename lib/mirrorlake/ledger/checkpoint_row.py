@@ -65,8 +65,8 @@ class Checkpoint:
     def says_the_same_as(self, other: Checkpoint | None) -> bool:
         """Returns True if `other` differs in no column that the history keeps.
 
-        The lag is ignored, because it changes with every record; and in topics that do not belong to the flow, so are
-        the offset and its text, as the groups of a whole cluster would fill the table.
+        The lag is ignored, because it changes with every record; and in topics that belong to no flow, so are the
+        offset and its text, as the groups of a whole cluster would fill the table.
         """
         names = ["status", "reason"]
         if self.reason != PositionReason.NOT_OF_FLOW:

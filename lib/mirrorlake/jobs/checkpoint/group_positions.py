@@ -14,9 +14,10 @@ from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey, last_deletion
 from mirrorlake.ledger.journal import CycleJob
 from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.status import SETTLED, Status
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.group_offsets import each_groups_offsets
-from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, list_groups
+from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, list_groups_of_each
 from mirrorlake.reasons import KEPT
 
 NEWEST = """
@@ -63,7 +64,7 @@ class Standing:
 
 def on_cluster(
     cluster: Cluster, flow: Flow, groups: NameFilter, known: Iterable[str] = ()
-) -> tuple[list[Standing], dict[str, str]]:
+) -> tuple[list[Standing], dict[str, str], bool]:
     """Reads the committed offsets of the flow's groups on a cluster.
 
     Args:
@@ -74,14 +75,15 @@ def on_cluster(
             principal may describe, and whose coordinators answer.
 
     Returns:
-        The positions, and the reason for each group whose positions can't be read.
+        The positions, the reason for each group whose positions can't be read, and whether all brokers have told of
+        their groups.
+
+    Raises:
+        SourceError: no broker tells of its groups.
     """
     now = datetime.now(UTC).replace(tzinfo=None)
-    found = {
-        name: group
-        for name, group in list_groups(cluster, flow.connect_timeout_ms).items()
-        if flow.moves_group(name) and name in groups
-    }
+    listed, is_complete = list_groups_of_each(cluster, flow.connect_timeout_ms)
+    found = {name: group for name, group in listed.items() if flow.moves_group(name) and name in groups}
     named = {name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS}
     named |= {name for name in known if name not in found and flow.moves_group(name) and name in groups}
     offsets, failed = each_groups_offsets(cluster, sorted(named), flow.connect_timeout_ms, is_stable=True)
@@ -112,7 +114,7 @@ def on_cluster(
         for position in committed
         if position.offset >= 0
     ]
-    return shared + positions, {group: str(error) for group, error in failed.items()}
+    return shared + positions, {group: str(error) for group, error in failed.items()}, is_complete
 
 
 def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | None) -> list[Standing]:
@@ -196,6 +198,12 @@ def ends_seen(ledger: Ledger, flow: Flow) -> dict[tuple[str, int], int]:
     rows = rows_of_pair(views.read(ledger, "lag"), flow.source, flow.target)
     ends = rows.groupBy("topic", "partition").agg(F.max("log_end").alias("end")).filter("end IS NOT NULL")
     return {(row["topic"], row["partition"]): row["end"] for row in ends.collect()}
+
+
+def partitions_seen(ledger: Ledger, flow: Flow) -> set[PartitionKey]:
+    """Returns the source partitions in which the table checkpoints has positions of groups."""
+    rows = ledger.of_flow("checkpoints", flow).filter("topic IS NOT NULL").select("topic", "partition").distinct()
+    return {(row["topic"], row["partition"]) for row in rows.collect()}
 
 
 def names(standings: Iterable[Standing]) -> list[str]:

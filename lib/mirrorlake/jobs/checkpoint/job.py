@@ -235,7 +235,7 @@ class CheckpointJob:
         offsets = [row for row in rows.get("offset", ()) if (row["topic"], row["partition"]) not in unread.partitions]
         found = self._translation.translate(session, offsets, rows.get("log", ()))
         translated = [row for row in found if row["downstream_offset"] is not None]
-        made = CycleRows(self.flow, cycle_id, now)
+        made = CycleRows(self.flow, cycle_id, now, self._file.newest.is_of_flow_back)
         checkpoints = made.translated(translated) + made.without_place(
             row for row in found if row["downstream_offset"] is None
         )
@@ -254,7 +254,7 @@ class CheckpointJob:
         gone = history.gone(alive)
         ended = history.ended({row.key for row in synced}, {*gone})
         # A deletion ends all rows up to its time, so it stands before the new positions.
-        before = CycleRows(self.flow, cycle_id, now - timedelta(microseconds=1))
+        before = replace(made, now=now - timedelta(microseconds=1))
         returned = history.returned(shared, alive)
         whole = [
             *before.about([(group, None, None) for group in returned], Status.DELETED, PositionReason.SHARED_NO_MORE),

@@ -42,8 +42,12 @@ SHARED = "other programs write to the remote topic too (mirrorlake.topics.shared
 CLOCKS_DIFFER_S = 300  # as clocks of machines do
 NO_LOSSES = Losses()
 GROUPS = "__consumer_offsets"
+NOT_RECORDED = (
+    "the checkpoint job records no offsets in the topic, as the property file has no flow back that writes it"
+)
 NOT_THEN = "no position of the group is recorded for that time, so that it would stay where it is"
 OF_FORMER_LOG = frozenset({PositionReason.RECREATED, PositionReason.TRUNCATED, PositionReason.FORMER_LOG})
+SILENT = "a broker does not tell of its groups, so that groups which the ledger does not know are missing in this plan"
 LEADERLESS = "the partition has no leader, so that groups of it which the ledger does not know are missing in this plan"
 UNKNOWN = "the ledger has no offset of the group either"
 SHARE_GROUP = "a share group (KIP-932) has no offset for each partition"
@@ -77,6 +81,7 @@ class PlanMaker:
         self.spark, self.flow, self._back, self.ledger, self._situation = spark, flow, back, ledger, situation
         self._confirmed_at: datetime | None = None
         self._unread: dict[str, str] = {}
+        self._tells_all = True
         self._unread_there: dict[str, Exception] = {}
         self._unread_logs: dict[PartitionKey, str] = {}
 
@@ -122,8 +127,8 @@ class PlanMaker:
 
     def _without_groups(self, have: Set[tuple[str | None, int | None]], choice: Choice) -> list[Line]:
         """Returns lines for what concerns no known group: partitions with an open transaction, or with too many records
-        that are not mirrored, or without a leader, that have no other line, and partitions of the groups' own topic
-        without a leader, of which nobody knows the groups."""
+        that are not mirrored, or without a leader, that have no other line; and partitions of the groups' own topic
+        without a leader, and brokers that do not answer, of which nobody knows the groups."""
         if not choice.is_of_all:
             return []
         situation, now = self._situation, self._situation.looked_at
@@ -145,7 +150,8 @@ class PlanMaker:
         }
         found = [(self._placeless(one), of) for one, of in standings.items() if self._is_meant(one, choice)]
         if choice.at is None:
-            leaderless = (Standing("", GROUPS, index, None, "", SeenIn.SOURCE, now) for index in self._leaderless())
+            unheard: list[int | None] = [*self._leaderless()] if self._tells_all else [*self._leaderless(), None]
+            leaderless = (Standing("", GROUPS, index, None, "", SeenIn.SOURCE, now) for index in unheard)
             found += [(self._placeless(one), [BlockKind.UNREADABLE]) for one in leaderless]
         return [
             replace(
@@ -161,7 +167,9 @@ class PlanMaker:
         if kind is BlockKind.LAG:
             return not_mirrored_text(line.not_mirrored or 0, choice.max_lag)
         if kind is BlockKind.UNREADABLE:
-            return LEADERLESS if line.topic == GROUPS else self._unreadable(line)
+            if line.topic != GROUPS:
+                return self._unreadable(line)
+            return SILENT if line.partition is None else LEADERLESS
         return self._hidden(line)
 
     def _leaderless(self) -> list[int]:
@@ -214,7 +222,7 @@ class PlanMaker:
         key = (one.topic, one.partition)
         if key not in self._situation.partitions or key in self._situation.awaited:
             return False
-        return one.upstream_offset is not None and not self._former(one)
+        return one.upstream_offset is not None and not self._former(one) and not _is_of_no_flow(one)
 
     def _former(self, one: Standing) -> str:
         """Returns the reason if a position from the ledger is of a log that was replaced since; else an empty text."""
@@ -397,13 +405,13 @@ class PlanMaker:
         Of a group that the source can't tell about, those in the ledger count.
         """
         situation, ledger, flow = self._situation, self.ledger, self.flow
-        self._confirmed_at, self._unread = None, {}
+        self._confirmed_at, self._unread, self._tells_all = None, {}, True
         stored = group_positions.in_ledger(ledger, flow, choice.groups, choice.at)
         if situation.source is None or choice.at is not None:
             self._confirmed_at = group_positions.confirmed_at(ledger, flow, choice.at)
             return stored if choice.at is None else stored + self._later(stored, choice)
         known = group_positions.names(stored)
-        found, self._unread = group_positions.on_cluster(situation.source, flow, choice.groups, known)
+        found, self._unread, self._tells_all = group_positions.on_cluster(situation.source, flow, choice.groups, known)
         if not self._unread:
             return found
         self._confirmed_at = group_positions.confirmed_at(ledger, flow, choice.at)
@@ -493,6 +501,8 @@ class PlanMaker:
         if one.upstream_offset is None and one.group_id and self.flow.mirrors_topic(one.topic):
             return Status.NOT_COVERED, NOT_THEN
         situation, key = self._situation, (one.topic, one.partition or 0)
+        if _is_of_no_flow(one) and key in situation.partitions:
+            return Status.NOT_COVERED, NOT_RECORDED
         exists = situation.source is None or key in situation.ends or key in situation.unread
         if exists and self.flow.mirrors_topic(one.topic):
             return Status.NOT_MIRRORED_YET, NOT_YET
@@ -548,6 +558,11 @@ class PlanMaker:
             count = counts.get((line.group_id, line.target_topic, line.target_partition), 0)
             found.append((count, 0) if line.target_offset <= line.continues_at else (0, count))
         return found
+
+
+def _is_of_no_flow(one: Standing) -> bool:
+    """Returns True for a position in the ledger of which only the first offset was recorded (`says_the_same_as`)."""
+    return one.seen_in is SeenIn.LEDGER and one.reason == PositionReason.NOT_OF_FLOW
 
 
 def _group_place(line: Line) -> tuple[str, PartitionKey]:
