@@ -14,6 +14,7 @@ from confluent_kafka.admin import NewTopic
 from mirrorlake.errors import ConfigurationError, GateError, TargetError
 from mirrorlake.jobs.migration.handback import hand_back
 from mirrorlake.jobs.migration.takeover import Takeover, TakeoverResult
+from mirrorlake.jobs.mirror.topics.topics_job import keep_in_step
 from mirrorlake.jobs.verification.job import Verification
 from mirrorlake.jobs.verification.scope import VerificationScope
 from mirrorlake.protocol.admin import Admin
@@ -25,7 +26,7 @@ from mirrorlake.state.offset_syncs import read_all_states
 
 from tests.log_lines import logged
 from tests.mirrormaker import mirrormaker
-from tests.moving import failover
+from tests.moving import IDENTITY, both_ways, failover
 from tests.world import ROOT, Record, World, consume_as, eventually, read_committed
 
 
@@ -376,6 +377,32 @@ def test_a_take_over_behind_a_mirror_job_that_was_started_first_says_what_to_do(
     world.target_admin.delete_topics([syncs])[syncs].result()
     eventually(lambda: syncs not in world.target_admin.list_topics(timeout=5).topics)
     assert len(take_over(world).findings) == 1
+
+
+def test_where_both_flows_keep_names_no_first_start_copies_again_what_mirrormaker_2_has_copied(world: World) -> None:
+    home = both_ways(world, **IDENTITY)
+    enabled = f"{home.flow_name}.enabled"
+    topic = world.topic(partitions=1)
+    world.produce(topic, 40, partitions=1)
+    remote_topic(world, topic)
+    copy(world, topic, 0, world.source_records(topic)[0])
+    mirrormaker = MirrorMaker(world.flow, Admin(world.flow.target_connection, "target", world.flow_name))
+    mirrormaker.ensure_topic()
+    mirrormaker.write({(topic, 0): 40})
+    refused = f"MirrorMaker 2 has copied topic {topic} .*{home.flow_name}.enabled = false"
+    for start in (world.mirror, lambda: keep_in_step(world.config, world.flow, world.ledger, dry_run=True)):
+        with pytest.raises(ConfigurationError, match=refused):
+            start()
+    assert world.flow.offset_syncs_topic not in world.target_admin.list_topics(timeout=5).topics
+    with pytest.raises(ConfigurationError, match=f"the default, as {home.flow_name} is enabled"):
+        take_over(world)
+
+    world.write_config(**{enabled: "false"})
+    assert take_over(world).to_json()["copied"] == 40
+    world.write_config(**{enabled: "true"})
+    world.produce(topic, 10, partitions=1, seed=2)
+    assert world.mirror().records == 10
+    world.assert_equal(topic)
 
 
 def test_a_flow_that_was_given_back_is_not_mirrored(plain_world: World) -> None:

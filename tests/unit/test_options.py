@@ -133,6 +133,7 @@ def test_the_defaults_of_a_flow() -> None:
         "canary_record_sla_ms": 10_000,
         "canary_group_sla_ms": 60_000,
         "canary_objective_percent": 99,
+        "shares_by_default": False,
         "other_prefixes": (),
         "transforms": (),
         "remote_topics_writer": "",
@@ -195,6 +196,7 @@ def test_every_field_of_a_flow_is_fed_by_options_or_known_not_to_be() -> None:
         "ignores_pause",
         "loses_states",
         "refills",
+        "shares_by_default",
         "state_changes_required",
         "warnings",
     }

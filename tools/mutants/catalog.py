@@ -580,6 +580,13 @@ COPYING = (
         (f"{TAKEOVERS}::test_what_another_mirror_has_lost_repeated_or_mixed_in_is_found_and_written_down",),
     ),
     Mutant(
+        "a flow back that keeps names lets a first start copy again what MirrorMaker 2 has copied",
+        f"{MIRROR}/planning/first_start.py",
+        "    if not flow.shares_by_default:\n",
+        "    if flow.shares_by_default:\n",
+        (f"{TAKEOVERS}::test_where_both_flows_keep_names_no_first_start_copies_again_what_mirrormaker_2_has_copied",),
+    ),
+    Mutant(
         "a map from before a hand-back lacks its end",
         "jobs/migration/takeover.py",
         "        if known is not None and found.upstream_next == known.upstream_next and known.downstream_next:\n",

@@ -96,6 +96,7 @@ class Flow:
             them.
         state_changes_required: whether the property file itself asks for states that are changes.
         start: where partitions begin that were never mirrored.
+        shares_by_default: whether `topics_shared` follows from two flows that keep names alone, and not from the file.
         minds_provenance: whether a task must look where records came from, because names do not tell.
         other_prefixes: how remote topics of the file's further clusters begin.
         bringers: the clusters whose flows bring records to the source, by the property file, if only records that
@@ -189,6 +190,7 @@ class Flow:
     canary_record_sla_ms: int
     canary_group_sla_ms: int
     canary_objective_percent: int
+    shares_by_default: bool = False
     other_prefixes: tuple[str, ...] = ()
     transforms: tuple[Transform, ...] = ()
     dead_letter_topic: str = ""
@@ -382,6 +384,7 @@ class Flow:
             mirrormaker=MirrorMakerSettings.parse(scope),
             start=Start.parse(scope),
             topics_shared=scope.read("mirrorlake.topics.shared", str(_keep_names_both_ways(scope, back))),
+            shares_by_default=not scope.text("mirrorlake.topics.shared", "") and _keep_names_both_ways(scope, back),
             minds_provenance=_minds_provenance(scope, back),
             bringers=_bringers(scope),
             passes_over_losses=scope.read("mirrorlake.on.loss") == "continue",

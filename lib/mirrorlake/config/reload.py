@@ -21,6 +21,7 @@ LIVE = frozenset(
 # under another name, or round and round.
 TRANSFORMING = frozenset({"transforms", "registries", "dead_letter_topic"})
 NAMING = frozenset({"policy", "policy_back", "records", "minds_provenance", "bringers", "topics_shared"})
+AT_START = frozenset({"shares_by_default"})  # of no effect in a job that runs
 RATES = frozenset({"max_bytes_per_s", "backfill_max_bytes_per_s"})
 NOT_IN_FILE = frozenset({"refills", "ignores_pause", "loses_states"})  # jobs set them
 
@@ -94,7 +95,7 @@ class LiveFlow:
         except ConfigurationError as error:
             detail = f"{self._config} has changed and is not used: {error.message}"
             return [Notice("configuration_refused", detail, is_warning=True)]
-        names = {field.name for field in fields(Flow)} - NOT_IN_FILE
+        names = {field.name for field in fields(Flow)} - NOT_IN_FILE - AT_START
         changed = {name for name in names if getattr(new, name) != getattr(self.flow, name)}
         if not changed:
             return []

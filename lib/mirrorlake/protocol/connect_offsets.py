@@ -75,6 +75,20 @@ class MirrorMaker:
         Raises:
             ConfigurationError: several connectors have offsets of this flow, and the operator named none.
         """
+        found = self._by_connector()
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"flow {self._flow.name}: topic {self._names.offsets_topic} on cluster {self._flow.target} holds "
+                f"offsets of several connectors ({', '.join(sorted(found))}). Set parameter connector to one of them"
+            )
+        self._connector = next(iter(found), self._connector)
+        return next(iter(found.values()), {})
+
+    def copied(self) -> set[PartitionKey]:
+        """Returns the partitions from which MirrorMaker 2 has copied, by whichever connectors."""
+        return {key for offsets in self._by_connector().values() for key in offsets}
+
+    def _by_connector(self) -> dict[str, dict[PartitionKey, int]]:
         found: dict[str, dict[PartitionKey, int]] = {}
         for key, value, written_ms in self._records():
             connector, alias, partition = _parse(key)
@@ -86,14 +100,7 @@ class MirrorMaker:
                 self.written_ms[partition] = written_ms
             else:
                 found.get(connector, {}).pop(partition, None)  # reset
-        found = {connector: offsets for connector, offsets in found.items() if offsets}  # of others, all were reset
-        if len(found) > 1:
-            raise ConfigurationError(
-                f"flow {self._flow.name}: topic {self._names.offsets_topic} on cluster {self._flow.target} holds "
-                f"offsets of several connectors ({', '.join(sorted(found))}). Set parameter connector to one of them"
-            )
-        self._connector = next(iter(found), self._connector)
-        return next(iter(found.values()), {})
+        return {connector: offsets for connector, offsets in found.items() if offsets}  # of others, all were reset
 
     def ensure_topic(self) -> None:
         """Creates MirrorMaker 2's offsets topic if it does not exist."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import ARROW
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError, without_contents
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.migration.finding import LogFinding, map_frame
@@ -150,7 +151,7 @@ class Takeover:
         A flow that was handed back to MirrorMaker 2 is compared from the hand-back on, and opened again.
 
         Raises:
-            ConfigurationError: the topics are shared with other writers, so that contents can't show what was copied.
+            ConfigurationError: others may write to the remote topics, so that contents can't show what was copied.
             TargetError: MirrorMaker 2 or another program still writes, or a remote topic has no record in common with
                 its source.
             GateError: the inferred map fails the expectations; nothing is changed.
@@ -161,9 +162,14 @@ class Takeover:
     def _run(self, *, dry_run: bool) -> TakeoverResult:
         flow = self.flow
         if flow.topics_shared:
+            back = f"{flow.target}{ARROW}{flow.source}"
+            why = f"the default, as {back} is enabled and names are kept" if flow.shares_by_default else "in the file"
             raise ConfigurationError(
-                f"flow {flow.name}: other programs write to its remote topics too (mirrorlake.topics.shared), so "
-                "mirrorlake can't recognise the copied records. Start the flow anew, without a take-over"
+                f"flow {flow.name}: others may write to its remote topics, too (mirrorlake.topics.shared: {why}), so "
+                "mirrorlake can't recognise the copied records. If MirrorMaker 2 alone has written to them, repeat the "
+                f"take-over with {back}.enabled = false, or with mirrorlake.topics.shared = false where both flows "
+                "have different topics. Exclude topics to which others write (topics.exclude). A mirror job without a "
+                "take-over would copy all records again"
             )
         client_id, timeout_ms = f"{flow.name}|takeover", flow.connect_timeout_ms
         source = Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()
