@@ -582,8 +582,15 @@ COPYING = (
     Mutant(
         "a flow back that keeps names lets a first start copy again what MirrorMaker 2 has copied",
         f"{MIRROR}/planning/first_start.py",
-        "    if not flow.shares_by_default:\n",
         "    if flow.shares_by_default:\n",
+        "    if not flow.shares_by_default:\n",
+        (f"{TAKEOVERS}::test_where_both_flows_keep_names_no_first_start_copies_again_what_mirrormaker_2_has_copied",),
+    ),
+    Mutant(
+        "the flow back copies home what MirrorMaker 2 has brought",
+        "state/offset_syncs.py",
+        "        for state in (*begun, *states.values())\n",
+        "        for state in states.values()\n",
         (f"{TAKEOVERS}::test_where_both_flows_keep_names_no_first_start_copies_again_what_mirrormaker_2_has_copied",),
     ),
     Mutant(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from mirrorlake.config import options
 from mirrorlake.config.properties import Scope
 from mirrorlake.config.replication_policy import HEARTBEATS
 from mirrorlake.errors import ConfigurationError
@@ -64,11 +65,13 @@ class Start:
         flow: for partitions that are there when the flow starts for the first time.
         new: for topics and partitions that appear later.
         topics: for single topics, whenever they appear.
+        is_chosen: whether the file says where the flow begins, and be it at the first records (`mirrorlake.start`).
     """
 
     flow: StartSpec = StartSpec()
     new: StartSpec = StartSpec()
     topics: tuple[tuple[str, StartSpec], ...] = ()
+    is_chosen: bool = False
 
     @classmethod
     def parse(cls, scope: Scope) -> Start:
@@ -85,6 +88,7 @@ class Start:
             StartSpec.parse(place or "mirrorlake.start", flow),
             StartSpec.parse("mirrorlake.start.new", scope.read("mirrorlake.start.new")),
             tuple((topic, StartSpec.parse(f"{TOPIC_PREFIX}{topic}", value)) for topic, value in topics),
+            is_chosen=is_own or flow != options.find("mirrorlake.start").default,
         )
         if start.flow.offsets or start.new.offsets:
             raise ConfigurationError(

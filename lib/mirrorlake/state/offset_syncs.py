@@ -15,7 +15,7 @@ from functools import partial
 
 from mirrorlake.errors import TargetError
 from mirrorlake.model.changes import as_snapshot, whole
-from mirrorlake.model.slot import SlotState, parsed
+from mirrorlake.model.slot import TAKEN_OVER, SlotState, parsed
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.messages import Message, encode_message, read_messages
 from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
@@ -312,6 +312,34 @@ def read_all_states(target: Cluster, topic: str, timeout_ms: int) -> dict[int, S
     """Reads the last committed state of every slot; returns none if the topic does not exist."""
     found = target.refresh([topic], timeout_ms)
     return read_states(target, topic, range(found[topic].partitions), timeout_ms) if topic in found else {}
+
+
+def was_taken_over(target: Cluster, topic: str, states: Mapping[int, SlotState], timeout_ms: int) -> bool:
+    """Returns True if a flow goes on where MirrorMaker 2 has stopped, as far as its first and its last states say.
+
+    Args:
+        target: the cluster that has the topic.
+        topic: the flow's offset-syncs topic.
+        states: its last states.
+        timeout_ms: the deadline of each request.
+    """
+    keys = [(topic, slot) for slot in states]
+    first, end = (target.offsets(keys, at, timeout_ms) for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP))
+    looks = [partial(_first_state, target, key, first[key], end[key], timeout_ms) for key in keys]
+    begun: list[SlotState] = target.net.run(lambda: target.each(looks, AT_ONCE))
+    return any(
+        state.inferred or any(one.epoch_from == TAKEN_OVER for one in state.positions)
+        for state in (*begun, *states.values())
+    )
+
+
+async def _first_state(target: Cluster, key: PartitionKey, first: int, end: int, timeout_ms: int) -> SlotState:
+    """Reads the first committed state of a slot that has one, as its record has it."""
+    ahead, found = STATE_AND_MARKER, list[StateRecord]()
+    while not found and first < end:
+        found = await committed_values_async(target, key, first, min(first + ahead, end), timeout_ms)
+        first, ahead = first + ahead, 8 * ahead
+    return SlotState.from_json(found[0][1])
 
 
 def is_settled(target: Cluster, topic: str, stable: Mapping[int, int], timeout_ms: int) -> bool:

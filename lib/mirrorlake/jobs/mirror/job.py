@@ -49,7 +49,7 @@ from mirrorlake.jobs.mirror.observation.canary import Canary
 from mirrorlake.jobs.mirror.observation.holdups import Holdups
 from mirrorlake.jobs.mirror.observation.lag_keeper import LagKeeper, LagSample
 from mirrorlake.jobs.mirror.observation.progress_keeper import ProgressKeeper
-from mirrorlake.jobs.mirror.planning.first_start import require_not_copied
+from mirrorlake.jobs.mirror.planning.first_start import require_first_copy
 from mirrorlake.jobs.mirror.planning.plan import HandledPlan, MirrorPlan
 from mirrorlake.jobs.mirror.planning.readiness import foreign_topics
 from mirrorlake.jobs.mirror.planning.slow_slots import SlowSlots
@@ -364,7 +364,7 @@ class MirrorJob:
         # What this refuses is refused before anything is created.
         found, topics, unnamed = self._topics_to_mirror(states, promoted, slots)
         if not merge_positions(states):
-            require_not_copied(flow, self._target, topics)
+            require_first_copy(flow, self._source, self._target, topics)
         self.ledger.ensure_tables()
         if not states:
             self._require_no_map()

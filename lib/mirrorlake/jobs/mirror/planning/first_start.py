@@ -1,37 +1,48 @@
-"""Checks of a flow that has copied nothing yet: it must copy no record a second time that MirrorMaker 2 has copied.
+"""Checks of a flow that has copied nothing yet: it must copy no record a second time that MirrorMaker 2 has copied, and
+none back to where it came from.
 
 Usually records in a remote topic hold the topic (`readiness`). Where others write to the remote topics on purpose,
-they don't.
+they don't. Nor does anything tell records that MirrorMaker 2 has brought to the source from those that were first
+written there: it is no flow whose producers are known (`state/provenance.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
-from mirrorlake.config.flow import Flow
+from mirrorlake.config.flow import Flow, offset_syncs_topic
 from mirrorlake.config.properties import ARROW
 from mirrorlake.errors import ConfigurationError, TargetError
 from mirrorlake.jobs.mirror.planning.readiness import first_records
+from mirrorlake.model.slot import merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.connect_offsets import MirrorMaker
+from mirrorlake.state.offset_syncs import read_all_states, was_taken_over
 
 
-def require_not_copied(flow: Flow, target: Cluster, topics: Iterable[str]) -> None:
-    """Requires that MirrorMaker 2 has not filled the remote topics, unless the file says that they are shared.
+def require_first_copy(flow: Flow, source: Cluster, target: Cluster, topics: Collection[str]) -> None:
+    """Requires that no record of these topics was copied before, as far as the clusters tell.
 
     Args:
         flow: the flow, which has copied nothing yet.
+        source: its source.
         target: its target.
         topics: the topics that it is to mirror.
 
     Raises:
-        ConfigurationError: MirrorMaker 2 has source offsets of the flow, and a remote topic holds records.
-        TargetError: these can't be read.
+        ConfigurationError: MirrorMaker 2 has copied records in either direction.
+        MirrorlakeError: what tells it can't be read.
     """
-    if not flow.shares_by_default:
-        return
+    if flow.shares_by_default:
+        _require_not_copied(flow, target, topics)
+    if flow.minds_provenance and not flow.start.is_chosen:
+        _require_not_brought(flow, source, topics)
+
+
+def _require_not_copied(flow: Flow, target: Cluster, topics: Collection[str]) -> None:
+    """Requires that MirrorMaker 2 has not filled the remote topics, unless the file says that they are shared."""
     remote_of = flow.remote_topics(topic for topic in topics if not flow.policy.is_heartbeats_topic(topic))
     copied = MirrorMaker(flow, Admin(flow.target_connection, "target", flow.name, flow.connect_timeout_ms)).copied()
     there = target.refresh({remote_of[topic] for topic, _ in copied if topic in remote_of}, flow.connect_timeout_ms)
@@ -53,4 +64,25 @@ def require_not_copied(flow: Flow, target: Cluster, topics: Iterable[str]) -> No
             "The flow has no positions, and would copy all records of the topic again. Nothing was changed. Take the "
             f"flow over, with {back}.enabled = false meanwhile. Or delete the remote topics, to have them filled anew. "
             "If others have written these records, and all are to be copied, set mirrorlake.topics.shared = true"
+        )
+
+
+def _require_not_brought(flow: Flow, source: Cluster, topics: Collection[str]) -> None:
+    """Requires that the flow back has brought all of these topics itself, or that the file says where to begin."""
+    back, timeout_ms = f"{flow.target}{ARROW}{flow.source}", flow.connect_timeout_ms
+    syncs = offset_syncs_topic(flow.target)
+    there = source.refresh([syncs], timeout_ms, operations=True).get(syncs)
+    if there is None or not there.leaders:  # a principal that may not describe it is told so where it is needed
+        return
+    states = read_all_states(source, syncs, timeout_ms)
+    written = {one.target_topic for one in merge_positions(states.values()).values() if one.downstream_next}
+    asked = sorted((written & {*topics}) - dict(flow.start.topics).keys())
+    if asked and was_taken_over(source, syncs, states, timeout_ms):
+        raise ConfigurationError(
+            f"flow {flow.name}: flow {back} was taken over from MirrorMaker 2, whose records on cluster {flow.source} "
+            f"can't be told from those that were first written there. This flow would copy them to {flow.target}, "
+            f"where they came from: those of {len(asked)} topics, such as {asked[0]}. Nothing was changed. Set "
+            f"{flow.name}.mirrorlake.start to a time after the take-over, and before the first record that others have "
+            f"written on {flow.source}; or {flow.name}.mirrorlake.start.topic.<topic> to the offsets behind "
+            "MirrorMaker 2's records"
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.jobs.mirror.planning.first_start import require_not_copied
+from mirrorlake.jobs.mirror.planning.first_start import require_first_copy
 from mirrorlake.jobs.mirror.planning.readiness import foreign_topics
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.topics.topology import Topology
@@ -109,7 +109,7 @@ def _keep_in_step(
         log.warning(event("topic_held", flow=flow.name, topic=topic, reason=why))
     topics = {name: topic.partitions for name, topic in found.items() if name not in unnamed}
     if not positions:
-        require_not_copied(flow, target, topics)
+        require_first_copy(flow, source, target, topics)
     ledger.ensure_tables()
     topology = Topology(
         flow,
