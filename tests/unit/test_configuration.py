@@ -517,6 +517,7 @@ def test_a_property_of_the_consumer_of_the_target_does_not_decide_where_the_sour
     properties = Properties({**named, "source.consumer.auto.offset.reset": "latest"})
     assert properties.scope("source->target").source_consumer("auto.offset.reset") == "latest"
     assert properties.scope("target->source").source_consumer("auto.offset.reset") == "earliest"
+    assert [*properties.scope("source->target").consumer_warnings()] == [], "MirrorMaker 2 obeys it, too"
 
 
 def test_topics_of_one_remote_name_hold_back_each_other_but_never_one_that_is_mirrored() -> None:

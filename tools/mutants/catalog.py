@@ -501,6 +501,16 @@ COPYING = (
         ("tests/unit/test_options.py::test_a_topic_waits_for_the_name_that_was_given_with_it",),
     ),
     Mutant(
+        "a cluster called source is told to remove a property that MirrorMaker 2 obeys",
+        "config/properties.py",
+        ' - {f"{self.source}.consumer.{name}"}',
+        "",
+        (
+            "tests/unit/test_configuration.py::"
+            "test_a_property_of_the_consumer_of_the_target_does_not_decide_where_the_source_is_read",
+        ),
+    ),
+    Mutant(
         "a private key is read as names of properties",
         "config/properties.py",
         '            if is_line or value.count(f"{PEM_LINES[0]} ") != value.count(f"{PEM_LINES[1]} "):\n',

@@ -308,7 +308,8 @@ class Scope:
             if name == "auto.offset.reset" and self.text("mirrorlake.start", ""):
                 continue
             value = self.source_consumer(name)  # a wrong one is refused wherever it stands
-            if key in (f"consumer.{name}", f"source.consumer.{name}") and value != default:
+            ignored = {f"consumer.{name}", f"source.consumer.{name}"} - {f"{self.source}.consumer.{name}"}
+            if key in ignored and value != default:
                 yield (
                     f"property {key} holds here, and with MirrorMaker 2 only in the configuration of a connector: the "
                     f"process of its own ignores it at the top of a file, so that it has used {default}. Write "
