@@ -117,6 +117,17 @@ def shown_by(connection: Connection) -> bytes:
     return sides[1].getpeercert(binary_form=True) or b""
 
 
+def test_addresses_may_have_a_protocol_in_front_as_java_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVERS", "SASL_SSL://h1:1, https://[::1]:2,h3:3")
+    for written in ("${env:SERVERS}", "SASL_SSL://h1:1, https://[::1]:2,h3:3"):
+        connection = Connection("a", (("bootstrap.servers", written),))
+        assert librdkafka(connection, log_level=0)["bootstrap.servers"] == "h1:1,[::1]:2,h3:3"
+        assert kafka_python(connection)["bootstrap_servers"] == ["h1:1", "[::1]:2", "h3:3"]
+    assert connection.bootstrap_servers == ("h1:1", "[::1]:2", "h3:3")
+    with pytest.raises(ConfigurationError, match="'h:1/x' is not host:port"):
+        Connection("a", (("bootstrap.servers", "PLAINTEXT://h:1/x"),))
+
+
 def test_one_connection_speaks_three_dialects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY", r's3"cr\et; x="y')
     jaas = rf'{SCRAM} required username="u\"1" password="${{env:CANARY}}";'

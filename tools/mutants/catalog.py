@@ -511,6 +511,13 @@ COPYING = (
         ),
     ),
     Mutant(
+        "a protocol in front of an address reaches the clients",
+        "config/connection.py",
+        'IGNORED.sub(r"\\1", found["bootstrap.servers"])',
+        'found["bootstrap.servers"]',
+        ("tests/unit/test_connection.py::test_addresses_may_have_a_protocol_in_front_as_java_takes_them",),
+    ),
+    Mutant(
         "a private key is read as names of properties",
         "config/properties.py",
         '            if is_line or value.count(f"{PEM_LINES[0]} ") != value.count(f"{PEM_LINES[1]} "):\n',

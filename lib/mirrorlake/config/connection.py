@@ -41,6 +41,7 @@ LOGIN_MODULES = {
     "SCRAM-SHA-512": SCRAM_MODULE,
     OAUTHBEARER: f"{OAUTH}.OAuthBearerLoginModule",
 }
+IGNORED = re.compile(r"(^|,)\s*[0-9a-zA-Z%._-]*://")  # a protocol in front of an address (Java's ClientUtils)
 UNHIDDEN = {"PLAIN": "the password", OAUTHBEARER: "the token"}  # what these mechanisms send as it is
 # Rendered as options of the login module, because Java clients before 4.1 don't know them as properties (KIP-1139).
 NEWER = (login.CLIENT_ID, login.CLIENT_SECRET, login.SCOPE, "sasl.oauthbearer.jwt.")
@@ -107,7 +108,8 @@ class Connection:
 
     @property
     def bootstrap_servers(self) -> tuple[str, ...]:
-        return tuple(part.strip() for part in dict(self.properties)["bootstrap.servers"].split(",") if part.strip())
+        servers = IGNORED.sub(r"\1", dict(self.properties)["bootstrap.servers"])
+        return tuple(part.strip() for part in servers.split(",") if part.strip())
 
     @property
     def security_protocol(self) -> str:
@@ -142,7 +144,8 @@ class Connection:
         Raises:
             ConfigurationError: a reference leads nowhere.
         """
-        return {name: self._resolve(name, value) for name, value in self.properties if name != JAAS}
+        found = {name: self._resolve(name, value) for name, value in self.properties if name != JAAS}
+        return {**found, "bootstrap.servers": IGNORED.sub(r"\1", found["bootstrap.servers"])}
 
     def login(self) -> Login | None:
         """Returns the login with its references resolved, None without SASL.
