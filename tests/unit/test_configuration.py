@@ -237,6 +237,16 @@ def test_an_interval_below_0_which_is_off_to_mirrormaker_2_is_refused_with_the_p
         flow(**{"refresh.topics.interval.seconds": "-1"})
 
 
+def test_an_interval_below_0_of_what_is_switched_off_is_taken_as_mirrormaker_2_takes_it() -> None:
+    off = {"emit.heartbeats.enabled": "false", "emit.heartbeats.interval.seconds": "-1"}
+    off |= {"refresh.topics.enabled": "false", "a->b.refresh.topics.interval.seconds": "-1"}
+    found = flow(**off, **{"sync.topic.acls.interval.seconds": "-1"})
+    assert (found.emit_heartbeats_interval_s, found.sync_topic_acls_interval_s) == (1, 600)
+    assert (found.refresh_topics_interval_s, found.warnings) == (0, ())
+    with pytest.raises(ConfigurationError, match=r"sync.topic.acls.interval.seconds is '-1'"):
+        flow(**{"sync.topic.acls.enabled": "true", "sync.topic.acls.interval.seconds": "-1"})
+
+
 @pytest.mark.parametrize("end", ["\n", "\\n\n"])
 def test_no_line_of_a_private_key_becomes_the_name_of_a_property(tmp_path: Path, end: str) -> None:
     """In Java's property files, a line that does not end with a backslash ends the property."""

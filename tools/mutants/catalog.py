@@ -518,6 +518,16 @@ COPYING = (
         ("tests/unit/test_connection.py::test_addresses_may_have_a_protocol_in_front_as_java_takes_them",),
     ),
     Mutant(
+        "an interval below 0 is refused though nothing is done at it",
+        "config/properties.py",
+        "default if self._is_off(name, text) else text",
+        "text",
+        (
+            "tests/unit/test_configuration.py::"
+            "test_an_interval_below_0_of_what_is_switched_off_is_taken_as_mirrormaker_2_takes_it",
+        ),
+    ),
+    Mutant(
         "a private key is read as names of properties",
         "config/properties.py",
         '            if is_line or value.count(f"{PEM_LINES[0]} ") != value.count(f"{PEM_LINES[1]} "):\n',

@@ -264,7 +264,13 @@ class Scope:
         option = options.find(name)
         if default is None:
             default = option.default.replace("<source>", self.source)
-        return self._parsed(name, option, self.text(name, default))
+        text = self.text(name, default)
+        return self._parsed(name, option, default if self._is_off(name, text) else text)
+
+    def _is_off(self, name: str, text: str) -> bool:
+        """Tells whether an interval below 0, which is off to MirrorMaker 2, is that of something that is off here."""
+        switch = _switch_of(name)
+        return bool(switch) and self._resolved(name, text).startswith("-") and not self.read(switch)
 
     def _parsed(self, name: str, option: Option, text: str) -> Any:
         try:
@@ -367,9 +373,14 @@ class Scope:
 
 def _instead_of(name: str, text: str) -> str:
     """Says what an interval below 0 means to MirrorMaker 2: nothing is done at intervals (`Scheduler`)."""
-    enabled = f"{name.removesuffix(INTERVAL)}.enabled"
-    is_known = name.endswith(INTERVAL) and any(option.name == enabled for option in options.OPTIONS)
-    return f". To switch this off, set {enabled} = false" if is_known and text.startswith("-") else ""
+    switch = _switch_of(name)
+    return f". To switch this off, set {switch} = false" if switch and text.startswith("-") else ""
+
+
+def _switch_of(name: str) -> str:
+    """Names the property that switches off what is done at an interval; empty if there is none."""
+    switch = f"{name.removesuffix(INTERVAL)}.enabled"
+    return switch if name.endswith(INTERVAL) and any(option.name == switch for option in options.OPTIONS) else ""
 
 
 def _malformed_line(text: bytes) -> int:
