@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 from mirrorlake.config.name_filter import NameFilter, split_list
+from mirrorlake.config.properties import Properties
 from mirrorlake.config.replication_policy import (
     DefaultReplicationPolicy,
     IdentityReplicationPolicy,
     RenameReplicationPolicy,
     find_policy,
+    policy_warnings,
+    read_policy,
 )
 from mirrorlake.errors import ConfigurationError
 
@@ -176,6 +179,18 @@ def test_a_rule_renames_names_that_match_whole_as_java_does(
 def test_a_replacement_that_names_no_group_is_refused(replacement: str) -> None:
     with pytest.raises(ConfigurationError, match=r"which topics.rename.regex .* does not have"):
         RenameReplicationPolicy("s", regex="(a)(b)", replacement=replacement)
+
+
+def test_a_policy_of_another_package_than_mirrormaker_2s_is_not_taken_for_its_own_without_a_word() -> None:
+    def warnings(name: str) -> list[str]:
+        scope = Properties({"clusters": "a, b", "replication.policy.class": name}).scope("a->b")
+        assert isinstance(read_policy(scope), IdentityReplicationPolicy)
+        return [*policy_warnings(scope, {"MIRRORLAKE_POLICY_CLASSES": "own.IdentityReplicationPolicy"})]
+
+    for known in ("", "org.apache.kafka.connect.mirror.", "own."):
+        assert warnings(f"{known}IdentityReplicationPolicy") == []
+    (told,) = warnings("com.acme.IdentityReplicationPolicy")
+    assert "is com.acme.IdentityReplicationPolicy, a class that is not MirrorMaker 2's" in told
 
 
 def test_an_own_policy_is_a_python_class_that_the_environment_allows(

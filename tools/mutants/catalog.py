@@ -528,6 +528,16 @@ COPYING = (
         ),
     ),
     Mutant(
+        "a policy of any package counts as MirrorMaker 2's",
+        "config/replication_policy.py",
+        'package not in ("", MIRRORMAKER)',
+        "package is None",
+        (
+            "tests/unit/test_name_filter_and_policy.py::"
+            "test_a_policy_of_another_package_than_mirrormaker_2s_is_not_taken_for_its_own_without_a_word",
+        ),
+    ),
+    Mutant(
         "a private key is read as names of properties",
         "config/properties.py",
         '            if is_line or value.count(f"{PEM_LINES[0]} ") != value.count(f"{PEM_LINES[1]} "):\n',

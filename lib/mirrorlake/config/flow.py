@@ -19,6 +19,7 @@ from mirrorlake.config.replication_policy import (
     find_ring,
     is_topic_name,
     names_tell_origin,
+    policy_warnings,
     read_policy,
 )
 from mirrorlake.config.secret_reference import REFERENCE
@@ -398,6 +399,7 @@ class Flow:
                 *properties.warnings(),
                 *scope.consumer_warnings(),
                 *scope.target_warnings(),
+                *policy_warnings(scope),
                 *Transform.unused(scope),
                 *(one.warning for one in registries or () if one.warning),
                 *(warning for one in connections.values() for warning in one.warnings),

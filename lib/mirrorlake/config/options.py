@@ -207,7 +207,8 @@ NAMING = (
         "replication.policy.class",
         Text("a class, see [below](#replication-policies)"),
         "DefaultReplicationPolicy",
-        "Rule for the names of remote topics. The package of MirrorMaker 2's classes may be left out.",
+        "Rule for the names of remote topics. The package of MirrorMaker 2's classes may be left out; one of another "
+        "package is warned about.",
         field="policy",
         is_derived=True,
         default_description="`DefaultReplicationPolicy`; `RenameReplicationPolicy` with `topics.rename.regex`",

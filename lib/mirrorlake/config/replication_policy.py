@@ -10,7 +10,7 @@ import importlib
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -155,12 +155,15 @@ POLICIES: dict[str, type[DefaultReplicationPolicy]] = {
 }
 
 
+MIRRORMAKER = "org.apache.kafka.connect.mirror"  # the package of its policies
+
+
 def find_policy(name: str, environment: Mapping[str, str] = os.environ) -> type[DefaultReplicationPolicy]:
     """Finds the policy class of a name.
 
-    A class of POLICIES may be named with or without a package, as in MirrorMaker 2's files. A user's own class is named
-    as `package.module.Class`, and must derive from one of them. It is imported only if the environment allows it
-    (OWN_POLICIES), as importing a module runs it.
+    A class of POLICIES may be named with or without a package, as in MirrorMaker 2's files; see `policy_warnings`. A
+    user's own class is named as `package.module.Class`, and must derive from one of them. It is imported only if the
+    environment allows it (OWN_POLICIES), as importing a module runs it.
 
     Args:
         name: the value of `replication.policy.class`.
@@ -216,6 +219,20 @@ def read_policy(scope: Scope) -> DefaultReplicationPolicy:
             f"flow {scope.flow}: RenameReplicationPolicy needs both topics.rename.regex and topics.rename.replacement"
         )
     return RenameReplicationPolicy(scope.source, separator, internal, regex=regex, replacement=replacement)
+
+
+def policy_warnings(scope: Scope, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """Yields a line if the class has the name of one of MirrorMaker 2's policies and is of another package, so that it
+    may name topics in another way."""
+    name = scope.read("replication.policy.class", "")
+    package, _, simple = name.rpartition(".")
+    is_own = name in split_list(environment.get(OWN_POLICIES, ""))
+    if simple in POLICIES and package not in ("", MIRRORMAKER) and not is_own:
+        yield (
+            f"property replication.policy.class is {name}, a class that is not MirrorMaker 2's; {simple} of mirrorlake "
+            f"takes its place. Write {simple} if both name topics in the same way. Else remote topics get other names: "
+            f"write a Python class, and name it in the environment variable {OWN_POLICIES}"
+        )
 
 
 def names_tell_origin(scope: Scope, back: Scope) -> bool:
