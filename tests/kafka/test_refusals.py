@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from mirrorlake.errors import ConfigurationError, LedgerError, SourceError, TargetError
+from mirrorlake.jobs.migration.takeover import Takeover
 from mirrorlake.jobs.mirror.job import MirrorJob
+from mirrorlake.jobs.mirror.topics.topics_job import keep_in_step
 from mirrorlake.local.cluster import LocalCluster
 from mirrorlake.protocol.cluster import Cluster
 
-from tests.world import World
+from tests.world import ROOT, World
 
 
 @pytest.fixture
@@ -57,6 +59,22 @@ def test_another_source_cluster_behind_the_same_alias_is_refused(world: World) -
     )
     with pytest.raises(SourceError, match="the records mirrored so far came from cluster"):
         world.mirror()
+
+
+def test_states_of_another_flow_are_continued_by_no_job(world: World) -> None:
+    world.produce(world.topic(), 20)
+    world.mirror()
+    world.target_alias = "u"  # as if a mirror had copied the topic, whose name has the source's alias alone
+    world.write_config()
+    takeover = Takeover(None, world.flow, world.ledger, ROOT / "expectations/takeover.json")  # it reads no logs
+    for job in (
+        world.mirror,
+        world.checkpoint,
+        takeover.run,
+        lambda: keep_in_step(world.config, world.flow, world.ledger, dry_run=True),
+    ):
+        with pytest.raises(ConfigurationError, match=f"has states of flow {world.alias}->t: another installation"):
+            job()
 
 
 def test_a_warehouse_that_cannot_be_written_is_refused_before_anything_is_created(

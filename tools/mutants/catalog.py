@@ -538,6 +538,13 @@ COPYING = (
         ),
     ),
     Mutant(
+        "a mirror job goes on with the states of another flow",
+        "state/whose.py",
+        "    if what := others(flow, states):\n",
+        "    if not (what := others(flow, states)):\n",
+        ("tests/kafka/test_refusals.py::test_states_of_another_flow_are_continued_by_no_job",),
+    ),
+    Mutant(
         "a private key is read as names of properties",
         "config/properties.py",
         '            if is_line or value.count(f"{PEM_LINES[0]} ") != value.count(f"{PEM_LINES[1]} "):\n',

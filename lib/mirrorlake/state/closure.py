@@ -9,6 +9,7 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.model.slot import ClosedFor, SlotState
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
+from mirrorlake.state.whose import require_own
 
 CLOSED = {
     ClosedFor.HANDBACK: "was handed back to MirrorMaker 2 (generation {generation}), so a mirror job would copy "
@@ -47,16 +48,19 @@ def closed(flow: Flow, reason: ClosedFor, generation: int) -> str:
 
 
 def require_open(flow: Flow, states: Iterable[SlotState]) -> None:
-    """Raises ConfigurationError if a flow is closed, so that nothing of its target may be changed."""
+    """Raises ConfigurationError if a flow is closed, so that nothing of its target may be changed, or if these are not
+    its states."""
     known = list(states)
+    require_own(flow, known)
     if reason := closed_for(known):
         raise ConfigurationError(closed(flow, reason, max(state.generation for state in known)))
 
 
 def require_open_to_groups(flow: Flow, target: Cluster) -> frozenset[str]:
-    """Reads the states of a flow, and raises ConfigurationError if its groups must not be moved any more; returns the
-    topics on which they must not, because they were promoted."""
+    """Reads the states of a flow, and raises ConfigurationError if its groups must not be moved any more, or if these
+    are not its states; returns the topics on which they must not, because they were promoted."""
     states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms).values()
+    require_own(flow, states)
     if reason := closed_for(states):
         generation = max(state.generation for state in states)
         raise ConfigurationError(f"flow {flow.name} {CLOSED_TO_GROUPS[reason].format(generation=generation)}")

@@ -26,6 +26,7 @@ from mirrorlake.protocol.transaction import TRANSACTION_LOG
 from mirrorlake.state.closure import closed_for, promoted_topics
 from mirrorlake.state.offset_syncs import foreign_records, read_all_states
 from mirrorlake.state.pause import pause_topic, read_pause
+from mirrorlake.state.whose import REMEDY, others
 
 NAMES = {READ: "READ", WRITE: "WRITE", DESCRIBE: "DESCRIBE", DESCRIBE_CONFIGS: "DESCRIBE_CONFIGS", CREATE: "CREATE"}
 MOST_GROUPS = 1_000  # whose permissions are tested
@@ -304,14 +305,10 @@ def state(at: Peers) -> Looks:
 
 
 def _whose(flow: Flow, source: Cluster, states: list[SlotState]) -> Looks:
+    if what := others(flow, states):
+        yield problem(Check.STATE, flow.name, what, REMEDY.format(source=flow.source))
+        return
     for one in states:
-        if (one.source, one.target) != (flow.source, flow.target):
-            yield _foreign(
-                flow,
-                f"topic {flow.offset_syncs_topic} on {flow.target} has states of flow {one.source}->{one.target}: "
-                "another installation calls its clusters so",
-            )
-            return
         if one.source_cluster_id and one.source_cluster_id != source.cluster_id:
             yield problem(
                 Check.CLUSTER_ID,

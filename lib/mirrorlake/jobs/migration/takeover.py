@@ -55,6 +55,7 @@ from mirrorlake.spark.parallelism import copying_tasks
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import is_closed
 from mirrorlake.state.generation import Beginning, begin_generation
+from mirrorlake.state.whose import require_own
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -432,6 +433,7 @@ class Takeover:
         states = offset_syncs.read_all_states(
             target, self.flow.offset_syncs_topic, self.flow.connect_timeout_ms
         ).values()
+        require_own(self.flow, states)
         return merge_positions(states), is_closed(states)
 
     def _settled_ends(self, target: Cluster, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
