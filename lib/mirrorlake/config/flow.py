@@ -568,9 +568,10 @@ def _policy_back(back: Scope) -> DefaultReplicationPolicy | None:
 def _topics_back(back: Scope) -> NameFilter | None:
     if back.flow not in back.properties.flows or _policy_back(back) is not None:
         return None
-    if type(read_policy(back)) is not IdentityReplicationPolicy:
-        return NameFilter("topics", (".*",))  # it may write under any name
-    return NameFilter("topics", back.read("topics"), back.read("topics.exclude"))
+    with suppress(ConfigurationError):  # of the other flow, which tells it
+        if type(read_policy(back)) is IdentityReplicationPolicy:
+            return NameFilter("topics", back.read("topics"), back.read("topics.exclude"))
+    return NameFilter("topics", (".*",))  # it may write under any name
 
 
 def _keep_names_both_ways(scope: Scope, back: Scope) -> bool:
