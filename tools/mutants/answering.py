@@ -286,4 +286,22 @@ ANSWERING = (
         "    if not any(STARVED):\n",
         ("tests/unit/test_codecs.py::test_a_codec_that_finds_no_memory_is_not_a_corrupt_batch",),
     ),
+    Mutant(
+        "what the flow back had written to a former topic counts as brought",
+        "jobs/verification/logs.py",
+        "        clipped(runs, gaps)\n",
+        "        clipped(runs, gaps.limit(0))\n",
+        (
+            "tests/spark/test_brought.py::test_records_are_brought_as_long_as_the_topic_is_the_one_that_they_were_written_to",
+        ),
+    ),
+    Mutant(
+        "of ranges that overlap, a part is lost",
+        "jobs/verification/compare.py",
+        ".agg(F.max(end).alias(end)).select",
+        ".agg(F.min(end).alias(end)).select",
+        (
+            "tests/spark/test_brought.py::test_ranges_that_overlap_or_adjoin_become_one_and_those_of_other_partitions_stay_apart",
+        ),
+    ),
 )

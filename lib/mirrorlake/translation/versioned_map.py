@@ -131,7 +131,17 @@ def current_map(ledger: Ledger, flow: Flow, versions: Versions) -> DataFrame:
     runs = runs.withColumns(
         {name: F.coalesce(name, default) if name in runs.columns else default for name, default in later.items()}
     )
-    return ledger.spark.sql(
+    return clipped(runs, gaps)
+
+
+def clipped(runs: DataFrame, gaps: DataFrame) -> DataFrame:
+    """Clips the runs of one flow by later resets (`gap.RESETS`); see `current_map`, whose columns it returns.
+
+    Args:
+        runs: rows of offset_syncs, one for each run; inferred and incarnation are not null.
+        gaps: the flow's rows of gaps (topic, partition, kind, from_offset, incarnation).
+    """
+    return runs.sparkSession.sql(
         CURRENT.replace("{kinds}", literals(RESETS)),
         runs=runs.withColumnRenamed("inferred", "is_inferred"),
         gaps=gaps,

@@ -65,6 +65,26 @@ def _header(header: Column) -> Column:
     return F.concat(F.hex(F.encode(header["key"], "UTF-8")), F.lit(":"), F.coalesce(F.hex(header["value"]), F.lit("-")))
 
 
+def disjoint(ranges: DataFrame, on: Sequence[str], start: str, end: str) -> DataFrame:
+    """Merges ranges that overlap or adjoin; each sort of ranges, by the columns `on`, is merged by itself.
+
+    Returns:
+        Columns `on`, `start` and `end` (exclusive).
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    order = Window.partitionBy(*on).orderBy(start)
+    begins = F.coalesce(F.max(end).over(order.rowsBetween(Window.unboundedPreceding, -1)) < F.col(start), F.lit(True))
+    first = F.last(F.when(F.col("_begins"), F.col(start)), ignorenulls=True)
+    numbered = (
+        ranges.filter(F.col(end) > F.col(start))
+        .withColumn("_begins", begins)
+        .withColumn("_first", first.over(order.rowsBetween(Window.unboundedPreceding, Window.currentRow)))
+    )
+    return numbered.groupBy(*on, F.col("_first").alias(start)).agg(F.max(end).alias(end)).select(*on, start, end)
+
+
 def located(records: DataFrame, ranges: DataFrame, on: Sequence[str], start: str, end: str) -> DataFrame:
     """Adds to each record the range that contains it, as the struct `range`; null if there is none.
 
@@ -73,7 +93,7 @@ def located(records: DataFrame, ranges: DataFrame, on: Sequence[str], start: str
 
     Args:
         records: columns `on` and offset.
-        ranges: columns `on`, `start` and `end` (exclusive).
+        ranges: columns `on`, `start` and `end` (exclusive). Where they overlap (`disjoint`), a record may get none.
         on: names of the columns that both frames share.
         start: name of the column with a range's first offset.
         end: name of the column with a range's end.

@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.start import StartSpec
-from mirrorlake.jobs.verification.compare import fingerprints, located
+from mirrorlake.jobs.verification.compare import disjoint, fingerprints, located
 from mirrorlake.jobs.verification.segments import Extent
-from mirrorlake.ledger.offset_sync_rows import offset_sync_states, run_rows
+from mirrorlake.ledger.offset_sync_rows import gap_rows, offset_sync_states, run_rows
 from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
@@ -32,6 +33,7 @@ from mirrorlake.state.closure import is_closed, promoted_topics
 from mirrorlake.state.offset_syncs import STATE_AND_MARKER, read_all_states
 from mirrorlake.state.provenance import telling_topics
 from mirrorlake.translation.awaited import former_remotes
+from mirrorlake.translation.versioned_map import clipped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -243,8 +245,9 @@ class FlowLogs:
             ranges.append(self._spark.createDataFrame([*dropped], RANGE))
         if not ranges:
             return records.withColumn("left_out", F.lit(False))
-        left_out = ranges[0] if len(ranges) == 1 else ranges[0].unionByName(ranges[1])
-        found = located(records, left_out, on=("topic", "partition"), start="from_offset", end="to_offset")
+        place: Any = {"on": ("topic", "partition"), "start": "from_offset", "end": "to_offset"}
+        left_out = disjoint(reduce(lambda one, other: one.unionByName(other), ranges), **place)
+        found = located(records, left_out, **place)
         return found.select(*records.columns, F.col("range").isNotNull().alias("left_out"))
 
     def target_fingerprints(self, bounds: Bounds) -> DataFrame:
@@ -327,7 +330,8 @@ class FlowLogs:
         no reader sees a record.
         """
         starts = self._starts(self._target, self._sync_keys())
-        return self._runs("target", {key: max(start, last.get(key[1], -1) + 1) for key, start in starts.items()})
+        first = {key: max(start, last.get(key[1], -1) + 1) for key, start in starts.items()}
+        return run_rows(self._states_at("target", first))
 
     def sync_partitions(self) -> int:
         """Returns the number of partitions of the offset-syncs topic on the target; 0 if there is no such topic."""
@@ -339,23 +343,17 @@ class FlowLogs:
         return [(topic, partition) for partition in there[topic].leaders] if topic in there else []
 
     def _brought(self) -> DataFrame:
-        """Returns the source offsets that other flows brought: topic, partition, from_offset and to_offset.
-
-        They are read from these flows' offset-syncs topics on the source.
-        """
+        """Returns the source offsets that other flows brought (RANGE), from their offset-syncs topics on the source."""
         from pyspark.sql import functions as F
 
         found = self._source.call(
             "reading metadata", lambda: telling_topics(self._flow, self._source), self._timeout_ms
         )
-        keys = [(topic.name, partition) for topic in found for partition in topic.leaders]
-        runs = self._runs("source", self._starts(self._source, keys)).filter("NOT inferred")
-        brought = runs.select(
-            F.col("target_topic").alias("topic"),
-            F.col("target_partition").alias("partition"),
-            F.col("downstream_start").alias("from_offset"),
-            F.col("downstream_end").alias("to_offset"),
-        )
+        brought = self._spark.createDataFrame([], RANGE)
+        for topic in found:  # each by itself: the topics of several flows to the source may have the same names
+            keys = [(topic.name, partition) for partition in topic.leaders]
+            states = self._states_at("source", self._starts(self._source, keys))
+            brought = brought.unionByName(brought_ranges(run_rows(states), gap_rows(states)))
         former = self._former_remotes(topic.name for topic in found)
         if not former:
             return brought
@@ -375,7 +373,8 @@ class FlowLogs:
     def _starts(self, cluster: Cluster, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
         return cluster.offsets(keys, EARLIEST_TIMESTAMP, self._timeout_ms) if keys else {}
 
-    def _runs(self, side: str, starts: Mapping[PartitionKey, int]) -> DataFrame:
+    def _states_at(self, side: str, starts: Mapping[PartitionKey, int]) -> DataFrame:
+        """Reads the states of an offset-syncs topic on that side, from the start offset of each partition on."""
         cluster = self._source if side == "source" else self._target
         keys = list(starts)
         what = f"flow {self._flow.name}: finding the end of its offset syncs"
@@ -384,9 +383,8 @@ class FlowLogs:
             if keys
             else {}
         )
-        return run_rows(
-            offset_sync_states(self._records(side, {key: (starts[key], ends[key]) for key in keys}, "read_uncommitted"))
-        )
+        bounds = {key: (starts[key], ends[key]) for key in keys}
+        return offset_sync_states(self._records(side, bounds, "read_uncommitted"))
 
     def _records(self, side: str, bounds: Bounds, isolation: str = "read_committed") -> DataFrame:
         wanted = {key: (start, end) for key, (start, end) in bounds.items() if start < end}
@@ -402,6 +400,30 @@ class FlowLogs:
             isolation=isolation,
             names={topic: topic for topic, _ in wanted},
         )
+
+
+def brought_ranges(runs: DataFrame, gaps: DataFrame) -> DataFrame:
+    """Returns the target offsets of a flow's records that are still there (RANGE, with the names of the target).
+
+    The records of a log that the flow's source has lost are; those of a remote topic that was created anew are not.
+    What another mirror has copied before a take-over is left out, as it does not tell its producers.
+
+    Args:
+        runs: the flow's rows of offset_syncs, one for each run.
+        gaps: the flow's rows of gaps.
+    """
+    from pyspark.sql import functions as F
+
+    return (
+        clipped(runs, gaps)
+        .filter("NOT is_inferred")
+        .select(
+            F.col("target_topic").alias("topic"),
+            F.col("target_partition").alias("partition"),
+            F.col("downstream_start").alias("from_offset"),
+            F.col("downstream_end").alias("to_offset"),
+        )
+    )
 
 
 def _place(position: Position | None) -> tuple[int, str, int] | None:
