@@ -521,6 +521,26 @@ def test_records_that_were_gone_before_any_verification_fail_no_later_one(world:
     assert {(row["topic"], row["status"]) for row in rows} == {(gone, "not_comparable"), (None, "nothing_new")}
 
 
+def test_records_that_had_expired_before_anything_compared_them_are_not_nothing_new(world: World) -> None:
+    topic = world.topic(partitions=1)
+    write(world.source_servers, topic, {0: with_changes({})})
+    world.mirror()
+    assert verify(world, "incremental").passed
+    verified_at = world.ledger.verified_at(world.flow)
+    write(world.source_servers, topic, {0: [record(number) for number in range(40, 45)]})
+    world.mirror()
+    drop_before(world.source_admin, topic, 0, 45)
+    gone = verify(world, "incremental")
+    (one,) = gone.partitions
+    assert (one.status, one.upstream_from, one.upstream_to, gone.is_neutral) == ("not_comparable", 40, 45, False)
+    with pytest.raises(GateError, match="not verified: there was nothing to compare"):
+        gone.require()
+    assert world.ledger.verified_at(world.flow) == verified_at
+    again = verify(world, "incremental")  # it is said once: a quiet flow does not fail a scheduled job
+    again.require()
+    assert again.statement().startswith("nothing new: no record was mirrored since an earlier verification")
+
+
 def test_a_flow_of_which_nothing_can_be_compared_neither_passes_nor_fails(world: World) -> None:
     slim = world.topic("slim", 1)
     world.write_config(

@@ -304,4 +304,13 @@ ANSWERING = (
             "tests/spark/test_brought.py::test_ranges_that_overlap_or_adjoin_become_one_and_those_of_other_partitions_stay_apart",
         ),
     ),
+    Mutant(
+        "what had expired before anything compared it is nothing new",
+        "jobs/verification/job.py",
+        "return self.spark.sql(UNSEEN, found=found, earlier=self._earlier(scope)).isEmpty()",
+        "return found is not None",
+        (
+            "tests/kafka/test_verify.py::test_records_that_had_expired_before_anything_compared_them_are_not_nothing_new",
+        ),
+    ),
 )

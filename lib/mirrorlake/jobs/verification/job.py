@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -72,6 +72,11 @@ log = logging.getLogger(__name__)
 FINDINGS_KEPT = 1_000  # per partition
 EXAMPLES = 10
 PLACE = ("topic", "partition", "upstream_offset", "downstream_offset")
+# The time of the last run, too: after a reset, the offsets of an earlier verification are those of another log.
+UNSEEN = """
+SELECT f.topic FROM {found} f LEFT ANTI JOIN {earlier} e ON e.topic = f.topic AND e.partition = f.partition
+  AND e.upstream_to >= f.upstream_to AND e.verified_to >= f.verified_to AND NOT coalesce(e.pinned, false)
+"""
 
 
 class Verification:
@@ -127,7 +132,7 @@ class Verification:
         is_neutral = is_exempt(partitions) or (
             scope.mode == VerificationMode.INCREMENTAL
             and not any(one.unmirrored or one.is_unreadable for one in partitions)
-            and self._are_past(one for one in partitions if one.is_covered)
+            and self._are_past(scope, [one for one in partitions if one.is_covered])
             and any(scope.has(row["topic"]) for row in self._passed(scope).select("topic").distinct().collect())
         )
         results = [] if is_neutral else self._gate.evaluate(gate_frame(partitions), flow.name, verification_id)
@@ -163,15 +168,22 @@ class Verification:
         )
         return result
 
-    def _are_past(self, covered: Iterable[PartitionVerification]) -> bool:
-        """Returns True if no log has a record of these partitions any more, and no difference stands in them: their map
-        was there before, and no verification can ever pass it."""
-        found = list(covered)
-        if any(one.status is not VerificationStatus.NOT_COMPARABLE for one in found):
+    def _are_past(self, scope: VerificationScope, covered: Sequence[PartitionVerification]) -> bool:
+        """Returns True if no log has a record of these partitions any more, no difference stands in them, and their
+        map was there before: an earlier verification has said so, and no one can ever pass it."""
+        if any(one.status is not VerificationStatus.NOT_COMPARABLE for one in covered):
             return False
-        standing = standing_differences(self.ledger.of_flow("verifications", self.flow)) if found else None
-        rows = standing.select("topic", "partition").distinct().collect() if standing is not None else []
-        return not {(one.topic, one.partition) for one in found} & {(row[0], row[1]) for row in rows}
+        if not covered:
+            return True
+        standing = standing_differences(self.ledger.of_flow("verifications", self.flow))
+        rows = standing.select("topic", "partition").distinct().collect()
+        if {(one.topic, one.partition) for one in covered} & {(row[0], row[1]) for row in rows}:
+            return False
+        found = self.spark.createDataFrame(
+            [(one.topic, one.partition, one.upstream_to, one.verified_to) for one in covered],
+            "topic STRING, partition INT, upstream_to BIGINT, verified_to TIMESTAMP",
+        )
+        return self.spark.sql(UNSEEN, found=found, earlier=self._earlier(scope)).isEmpty()
 
     # -- comparing ----------------------------------------------------------------------------------
 
@@ -256,12 +268,16 @@ class Verification:
         return {(row["topic"], row["partition"]): row["to_offset"] for row in rows}
 
     def _passed(self, scope: VerificationScope) -> DataFrame:
-        """Returns the passed verifications that `incremental` continues from.
+        """Returns the passed verifications that `incremental` continues from."""
+        return self._earlier(scope).filter("passed")
 
-        To repeat a verification by its version, only earlier ones count.
+    def _earlier(self, scope: VerificationScope) -> DataFrame:
+        """Returns the `full` and `incremental` verifications so far.
+
+        To repeat a verification by its version, only those of earlier versions count.
         """
         table = self.ledger.of_flow("verifications", self.flow)
-        mine = table.filter(table.passed & table["mode"].isin(VerificationMode.FULL, VerificationMode.INCREMENTAL))
+        mine = table.filter(table["mode"].isin(VerificationMode.FULL, VerificationMode.INCREMENTAL))
         return mine if scope.version is None else mine.filter(mine.offset_syncs_version < scope.version)
 
     def _uncovered(

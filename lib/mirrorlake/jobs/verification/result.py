@@ -146,8 +146,8 @@ class Finding:
 class VerificationResult:
     """The result of one verification: `results` are those of the gate, `examples` the first findings.
 
-    `is_neutral` is true if an incremental verification found nothing new in the map since the last one that passed, or
-    if no partition can ever be compared: it has neither passed nor failed, and the gate was not evaluated. `topics` is
+    `is_neutral` is true if an incremental verification found nothing in the map that no earlier one has known, or if no
+    partition can ever be compared: it has neither passed nor failed, and the gate was not evaluated. `topics` is
     the filter of topics; None for all. `is_pinned` is true if the operator has chosen the version of the map.
     """
 
@@ -187,7 +187,7 @@ class VerificationResult:
             )
         if self.is_neutral:
             return (
-                f"nothing new: no record was mirrored since the last verification that passed (version "
+                f"nothing new: no record was mirrored since an earlier verification (version "
                 f"{self.offset_syncs_version} of offset_syncs)"
             )
         late = self.total("unmirrored")
