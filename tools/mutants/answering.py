@@ -313,4 +313,11 @@ ANSWERING = (
             "tests/kafka/test_verify.py::test_records_that_had_expired_before_anything_compared_them_are_not_nothing_new",
         ),
     ),
+    Mutant(
+        "what reaches the source of a closed flow is late",
+        "jobs/verification/logs.py",
+        "        if is_closed(states.values()):\n",
+        "        if not states:\n",
+        ("tests/kafka/test_verify.py::test_what_others_write_after_a_failover_is_not_held_against_the_flow",),
+    ),
 )

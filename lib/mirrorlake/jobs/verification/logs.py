@@ -139,12 +139,15 @@ class FlowLogs:
     def late(self, before_ms: int, is_wanted: Callable[[str], bool]) -> dict[PartitionKey, Late]:
         """Returns the partitions of wanted topics whose first record that is not mirrored is older than a time.
 
-        Where a partition begins is only known once the flow has begun it, unless it begins at the earliest offset.
+        Where a partition begins is only known once the flow has begun it, unless it begins at the earliest offset. A
+        closed flow has no late ones: what reaches its source after the failover is not to be mirrored.
 
         Raises:
             SourceError: the principal may not describe a wanted topic that was mirrored, or the source can't be read.
         """
         states = self._states()
+        if is_closed(states.values()):
+            return {}
         positions, promoted = merge_positions(states.values()), promoted_topics(states.values())
         there = self.source_partitions(is_wanted)
         unseen = {topic for topic, _ in positions if is_wanted(topic)} - promoted - {topic for topic, _ in there}
