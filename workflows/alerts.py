@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from databricks.bundles.core import Resources
-from mirrorlake.ledger.sql_text import filled, literals
+from mirrorlake.ledger.sql_text import filled, literal, literals
 from mirrorlake.ledger.store import STANDING
 from mirrorlake.model.gap import RESETS
+from mirrorlake.reasons import NOT_LOOKED_AT
 
 from workflows.settings import CATALOG, SCHEMA, Settings
 
@@ -135,7 +136,8 @@ ALERTS = (
             WHERE mode IN ('full', 'incremental') AND topics IS NULL AND NOT coalesce(pinned, false)
             GROUP BY source, target, verification_id
             HAVING bool_or(passed OR status = 'nothing_new')
-              AND NOT bool_or(status IN ('different', 'not_mirrored') OR coalesce(unmirrored, 0) > 0)
+              AND NOT bool_or(status IN ('different', 'not_mirrored') OR coalesce(unmirrored, 0) > 0
+                OR coalesce(startswith(detail, {literal(NOT_LOOKED_AT)}), false))
           ) GROUP BY source, target
         ) v ON v.source = c.source AND v.target = c.target""",
         UNVERIFIED_HOURS,

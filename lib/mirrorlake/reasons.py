@@ -148,6 +148,9 @@ class PositionReason(Reason):
 KEPT = frozenset((PositionReason.UNREAD, PositionReason.LOG_UNREAD, PositionReason.NOT_PERMITTED))
 
 
+NOT_LOOKED_AT = "not looked at: "  # a verification with such a partition is none of the whole flow
+
+
 class NotCompared(Reason):
     """Reasons for which a verification does not compare a partition (`not_covered`)."""
 
@@ -155,3 +158,4 @@ class NotCompared(Reason):
     TRANSFORMED = "transform {transform} changes the records"
     NOT_IN_MAP = "this version of the map has no record of the partition"
     CORRUPT = "the source has a corrupt batch, which the flow has passed over (table gaps) and Spark can't read past"
+    UNREAD = NOT_LOOKED_AT + "cluster {cluster} does not tell the ends of {topic}-{partition} now: {error}"

@@ -6,6 +6,8 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,9 @@ from mirrorlake.jobs.verification.counting import Counting
 from mirrorlake.jobs.verification.job import Verification
 from mirrorlake.jobs.verification.result import PartitionVerification, VerificationResult
 from mirrorlake.jobs.verification.scope import VerificationScope
+from mirrorlake.ledger import maintenance
+from mirrorlake.ledger.maintenance import Maintenance, Retention
+from mirrorlake.local.cluster import LocalCluster, running
 
 from tests.moving import failover
 from tests.world import ROOT, World, _offset, configure, eventually
@@ -539,6 +544,69 @@ def test_records_that_had_expired_before_anything_compared_them_are_not_nothing_
     again = verify(world, "incremental")  # it is said once: a quiet flow does not fail a scheduled job
     again.require()
     assert again.statement().startswith("nothing new: no record was mirrored since an earlier verification")
+
+
+def test_a_partition_without_a_leader_is_not_covered_and_the_others_are_verified_counted_and_maintained(
+    servers: tuple[str, str],
+    spark: object,
+    warehouse: str,
+    tmp_path: Path,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    concerned = ("offset_syncs", "gaps", "expired_ranges")
+    monkeypatch.setattr(maintenance, "TABLES", {name: maintenance.TABLES[name] for name in concerned})
+    later = datetime.now(UTC).replace(tzinfo=None) + timedelta(days=100)
+    source = LocalCluster("leaders", tmp_path / "leaders", root / ".local/jars/kafka", size=2)
+    with running(source):
+        world = World(source.bootstrap_servers, servers[1], tmp_path / "w", spark, warehouse)
+        alive, dead, new = (f"{world.alias}-{name}" for name in ("alive", "dead", "new"))
+        places = {alive: [[1]], dead: [[1], [2]], new: [[2]]}
+        made = [NewTopic(name, len(on), replica_assignment=on) for name, on in places.items()]
+        for future in world.source_admin.create_topics(made).values():
+            future.result()
+        for begin in (0, 10):
+            records = [record(number) for number in range(begin, begin + 10)]
+            write(world.source_servers, alive, {0: records})
+            write(world.source_servers, dead, {0: records, 1: records})
+            world.mirror()
+        write(world.source_servers, new, {0: [record(1)]})
+        for key in ((alive, 0), (dead, 1)):
+            drop_before(world.source_admin, *key, 10)
+        source.stop_broker(2)
+
+        result = verify(world)
+        found = {(one.topic, one.partition): one for one in result.partitions}
+        assert {key: (one.status, one.records) for key, one in found.items()} == {
+            (alive, 0): ("equal", 10),
+            (dead, 0): ("equal", 20),
+            (dead, 1): ("not_covered", 0),
+            (new, 0): ("not_covered", 0),
+        }
+        reason = f"not looked at: cluster {world.alias} does not tell the ends of {dead}-1 now: "
+        assert found[dead, 1].notes[0].startswith(reason)
+        assert "; 2 partitions could not be looked at" in result.statement()
+        assert (result.passed, world.ledger.verified_at(world.flow)) == (True, None), "not of the whole flow"
+        quiet = verify(world, "incremental")
+        assert quiet.statement().startswith("not verified: there was nothing to compare")
+
+        counts = Counting(world.spark, world.flow, world.ledger, ROOT / "expectations/counts.json")
+        assert {one.topic for one in counts.run(CountScope.parse()).topics} == {alive}
+
+        maintained = Maintenance(world.ledger, Retention({"offset_syncs": 90}, None), later, world.config).run()
+        assert any(
+            note.startswith(f"flow {world.flow_name}: the map of {dead}-1, {new}-0 is kept")
+            for note in maintained.notes
+        )
+        runs = {(row["topic"], row["partition"], row["upstream_start"]) for row in world.rows("offset_syncs")}
+        assert runs == {(alive, 0, 10), (dead, 0, 0), (dead, 0, 10), (dead, 1, 0), (dead, 1, 10)}
+
+        source.start_broker(2)
+        world.mirror()
+        again = verify(world)
+        assert (again.passed, again.total("records"), again.is_whole) == (True, 41, True)
+        assert world.ledger.verified_at(world.flow)
+        assert {(one.topic, one.status) for one in counts.run(CountScope.parse()).topics} >= {(new, "equal")}
 
 
 def test_a_flow_of_which_nothing_can_be_compared_neither_passes_nor_fails(world: World) -> None:

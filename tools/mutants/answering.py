@@ -320,4 +320,31 @@ ANSWERING = (
         "        if not states:\n",
         ("tests/kafka/test_verify.py::test_what_others_write_after_a_failover_is_not_held_against_the_flow",),
     ),
+    Mutant(
+        "a verification that could not look at a partition is one of the whole flow",
+        "ledger/store.py",
+        'F.coalesce(F.col("detail").startswith(NOT_LOOKED_AT), F.lit(False))',
+        "F.lit(False)",
+        (
+            "tests/spark/test_store.py::test_a_flow_counts_as_verified_by_verifications_that_have_passed_and_by_no_others",
+        ),
+    ),
+    Mutant(
+        "a partition without a leader ends each verification",
+        "jobs/verification/logs.py",
+        "        unread = self._unread(everything)\n",
+        "        unread: dict[PartitionKey, str] = {}\n",
+        (
+            "tests/kafka/test_verify.py::test_a_partition_without_a_leader_is_not_covered_and_the_others_are_verified_counted_and_maintained",
+        ),
+    ),
+    Mutant(
+        "a topic with a partition without a leader counts as deleted",
+        "jobs/verification/counting.py",
+        "            if topic in silent_here or target_topic in silent_there:\n",
+        "            if False:\n",
+        (
+            "tests/kafka/test_verify.py::test_a_partition_without_a_leader_is_not_covered_and_the_others_are_verified_counted_and_maintained",
+        ),
+    ),
 )

@@ -21,7 +21,8 @@ from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import KEPT_LOG, LOG_RETENTION, TABLES
 from mirrorlake.log import ending, event
 from mirrorlake.parameters import resolve
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import Cluster
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST = 100_000  # days or hours; an empty value has no limit
+NAMED = 5  # partitions, in a note
 LEAST_VACUUM_HOURS = 168  # Delta's own limit: readers and streams may lag that much
 PARAMETERS = {
     "offset_syncs_days": "90",
@@ -230,7 +232,10 @@ class Maintenance:
     # -- the sources --------------------------------------------------------------------------------
 
     def _log_starts(self) -> list[LogStart]:
-        """Reads the log start offsets of all flows of the ledger from their sources, as far as these respond."""
+        """Reads the log start offsets of all flows of the ledger from their sources, as far as these respond.
+
+        A partition without a leader, or with a silent one, keeps its own map only.
+        """
         runs = self.ledger.read("offset_syncs")
         found: list[LogStart] = []
         flows = sorted((row["source"], row["target"]) for row in runs.select("source", "target").distinct().collect())
@@ -241,10 +246,19 @@ class Maintenance:
                 self._note(f"flow {name} is not in {self.config}: its map is kept")
                 continue
             try:
-                found += _log_starts(Flow.from_properties(properties, name))
+                starts, unread = _log_starts(Flow.from_properties(properties, name))
             except MirrorlakeError as error:
                 self._note(
                     f"flow {name}: its map is kept, as the log start offsets of the source are not known: {error}"
+                )
+                continue
+            found += [(source, target, *key, start) for key, start in starts.items()]
+            if unread:
+                first = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(unread)[:NAMED])
+                more = f" and {len(unread) - NAMED:,} more" if len(unread) > NAMED else ""
+                self._note(
+                    f"flow {name}: the map of {first}{more} is kept, as cluster {source} does not tell now where these "
+                    "logs begin; run the maintenance again once their leaders answer"
                 )
         return found
 
@@ -253,7 +267,8 @@ class Maintenance:
         log.info(event("map_kept", reason=text))
 
 
-def _log_starts(flow: Flow) -> list[LogStart]:
+def _log_starts(flow: Flow) -> tuple[dict[PartitionKey, int], set[PartitionKey]]:
+    """Returns the log start offset of each partition of a flow, and the partitions of which it can't be listed now."""
     source = Cluster(flow.source_connection, "source", f"{flow.name}|maintain", flow.connect_timeout_ms).connect()
     try:
         topics = {
@@ -262,10 +277,9 @@ def _log_starts(flow: Flow) -> list[LogStart]:
             if flow.mirrors_topic(name)
         }
         keys = [(name, partition) for name, topic in topics.items() for partition in range(topic.partitions)]
-        starts = source.offsets(keys, EARLIEST_TIMESTAMP, flow.connect_timeout_ms) if keys else {}
+        return source.log_starts(keys)
     finally:
         source.close()
-    return [(flow.source, flow.target, *key, start) for key, start in starts.items()]
 
 
 def _number(name: str, value: str, least: int) -> int:

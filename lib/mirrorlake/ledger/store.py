@@ -27,6 +27,7 @@ from mirrorlake.ledger.sql_text import literal
 from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.model.gap import LOSS
 from mirrorlake.protocol.topic_changes import OF_CONFIGS, UNANSWERED, ChangeKind, ChangeOutcome, configs_set
+from mirrorlake.reasons import NOT_LOOKED_AT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -102,15 +103,20 @@ class Ledger(DeltaTables):
         compare; None if there is none.
 
         It passed (expectations/verification.json) if it has compared records, and none of its partitions is different
-        or late. Partitions that are not covered, or can't be compared any more, decide nothing. One of some topics says
-        nothing of the others, and one of an older version of the map says nothing of what came later.
+        or late, or could not be looked at. Others that are not covered, or can't be compared any more, decide nothing.
+        One of some topics says nothing of the others, and one of an older version of the map says nothing of what came
+        later.
         """
         from pyspark.sql import functions as F
 
         rows = self.of_flow("verifications", flow).filter(
             F.col("mode").isin("full", "incremental") & F.col("topics").isNull() & ~F.coalesce("pinned", F.lit(False))
         )
-        is_wrong = F.col("status").isin("different", "not_mirrored") | (F.coalesce("unmirrored", F.lit(0)) > 0)
+        is_wrong = (
+            F.col("status").isin("different", "not_mirrored")
+            | (F.coalesce("unmirrored", F.lit(0)) > 0)
+            | F.coalesce(F.col("detail").startswith(NOT_LOOKED_AT), F.lit(False))
+        )
         whole = rows.groupBy("verification_id").agg(
             ((F.sum("records") > 0) | F.bool_or(F.col("status") == "nothing_new")).alias("has_looked"),
             F.bool_or(is_wrong).alias("is_wrong"),

@@ -42,7 +42,7 @@ from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.log import ending, event
 from mirrorlake.model.slot import merge_positions
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.probes.hidden_topics import require_visible
 from mirrorlake.reasons import NotCompared
 from mirrorlake.spark.kafka_frames import log_records, why_unread
@@ -62,6 +62,7 @@ HIDDEN = (
     "Its records can't be counted, and what was counted before must not stand for them. Nothing was counted. If the "
     "right can't be granted, exclude the topic (topics.exclude)"
 )
+SILENT = "a partition of it has no leader that answers; the next counting goes on where the last one ended"
 Mark = dict[str, Any]  # the columns of the table counts that all rows of a topic have
 COUNTED = "topic STRING, window_ms BIGINT, records BIGINT"
 
@@ -169,7 +170,10 @@ class Counting:
     def _ranges(
         self, source: Cluster, target: Cluster, last: Mapping[str, LastCounting], since: datetime
     ) -> list[TopicRange]:
-        """Returns the offsets of each topic that are counted next; those of the target are looked at first."""
+        """Returns the offsets of each topic that are counted next; those of the target are looked at first.
+
+        A topic of which a partition has no leader that answers, on either cluster, is left to a later counting.
+        """
         timeout_ms = self.flow.connect_timeout_ms
         states = read_all_states(target, self.flow.offset_syncs_topic, timeout_ms).values()
         promoted, mirrored = promoted_topics(states), {topic for topic, _ in merge_positions(states)}
@@ -178,12 +182,17 @@ class Counting:
         names = [name for name in listed if self.flow.mirrors_topic(name) and name not in promoted]
         remote = {name: self.flow.policy.remote_topic(name) for name in sorted(names)}
         unnamed = self.flow.unnamed(remote, mirrored)  # these have no mirror, and a broker may refuse to look for one
-        there = _bounds(target, {remote[name] for name in remote if name not in unnamed}, since, timeout_ms)
-        here = _bounds(source, {*remote}, since, timeout_ms)
+        there, silent_there = _bounds(
+            target, {remote[name] for name in remote if name not in unnamed}, since, timeout_ms
+        )
+        here, silent_here = _bounds(source, {*remote}, since, timeout_ms)
         found = []
         for topic, target_topic in remote.items():
             if topic not in here:
                 continue  # it was deleted meanwhile
+            if topic in silent_here or target_topic in silent_there:
+                log.info(event("topic_not_counted", flow=self.flow.name, topic=topic, reason=SILENT))
+                continue
             before, is_first = last.get(topic), topic not in last
             (source_id, source_bounds), (target_id, target_bounds) = here[topic], there.get(target_topic, ("", {}))
             of_source = before.source if before else Bookmark()
@@ -423,23 +432,21 @@ class Counting:
 
 def _bounds(
     cluster: Cluster, topics: Iterable[str], since: datetime, timeout_ms: int
-) -> dict[str, tuple[str, dict[int, LogBounds]]]:
-    """Returns the id of each topic that exists, and the offsets of its partitions."""
+) -> tuple[dict[str, tuple[str, dict[int, LogBounds]]], set[str]]:
+    """Returns the id of each topic that exists, and the offsets of its partitions; and the topics of which a partition
+    can't be listed now."""
     wanted = sorted(topics)
     there = cluster.refresh(wanted, timeout_ms) if wanted else {}
-    keys = [(name, partition) for name, topic in there.items() for partition in topic.leaders]
-    if not keys:
-        return {}
-    end, start, young = (
-        cluster.offsets(keys, at, timeout_ms)
-        for at in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP, round(since.timestamp() * 1000))
-    )
+    told, unread = cluster.log_bounds((name, partition) for name, topic in there.items() for partition in topic.leaders)
+    silent = {topic for topic, _ in unread}
+    keys = [key for key in told if key[0] not in silent]
+    young = cluster.offsets(keys, round(since.timestamp() * 1000), timeout_ms) if keys else {}
     found: dict[str, tuple[str, dict[int, LogBounds]]] = {}
     for key in keys:
-        if key in end and key in start:
-            bounds = LogBounds(start[key], max(start[key], end[key]), min(young.get(key, -1), end[key]))
-            found.setdefault(key[0], (there[key[0]].topic_id, {}))[1][key[1]] = bounds
-    return found
+        start, end, _ = told[key]
+        bounds = LogBounds(start, max(start, end), min(young.get(key, -1), end))
+        found.setdefault(key[0], (there[key[0]].topic_id, {}))[1][key[1]] = bounds
+    return found, silent
 
 
 def _offsets(ranges: Iterable[TopicRange]) -> int:

@@ -108,7 +108,7 @@ class Verification:
             JobTelemetry(self.flow, "verify", metrics, self._gate.name),
         ):
             result = self._run(scope)
-            if scope.is_of_all_records and (result.passed or result.is_neutral):
+            if scope.is_of_all_records and result.is_whole and (result.passed or result.is_neutral):
                 metrics.verified_seconds.labels(self.flow.name).set(result.started_at.timestamp())
             return result
 
@@ -131,7 +131,7 @@ class Verification:
             partitions = with_late(partitions, logs.still_late(late))
         is_neutral = is_exempt(partitions) or (
             scope.mode == VerificationMode.INCREMENTAL
-            and not any(one.unmirrored or one.is_unreadable for one in partitions)
+            and not any(one.unmirrored or one.is_unreadable or one.is_unread for one in partitions)
             and self._are_past(scope, [one for one in partitions if one.is_covered])
             and any(scope.has(row["topic"]) for row in self._passed(scope).select("topic").distinct().collect())
         )
@@ -217,7 +217,9 @@ class Verification:
             # Planning the query takes longer than running it, so that it is not repeated. Earlier runs may be many.
             chosen = everything.filter(everything.choice != RunChoice.BEFORE).localCheckpoint()
             last = last_states(self.ledger, self.flow, versions)
-            logs.reach(found.values())
+            for key, reason in logs.reach(found.values()).items():
+                del found[key]
+                uncovered[key] = _unread(key, reason)
             self._bound_tails(scope, chosen, found, last=last, logs=logs)
             partitions, wrong = self._compared(scope, versions, chosen, found=found, uncovered=uncovered, logs=logs)
         except MirrorlakeError:
@@ -285,12 +287,12 @@ class Verification:
     ) -> dict[PartitionKey, PartitionVerification]:
         """Returns the partitions of the flow that can't be compared, each with the reason.
 
-        Either a transform changes their records, or the map has nothing of them.
+        A transform changes their records, the map has nothing of them, or nobody tells whether it should.
         """
         is_whole = scope.mode in (VerificationMode.FULL, VerificationMode.INCREMENTAL)
-        there = logs.source_partitions(scope.has) if is_whole else {}
+        there, unread = logs.source_partitions(scope.has) if is_whole else ({}, {})
         found, promoted = {}, logs.promoted()
-        wanted = sorted(key for key in known | there.keys() if scope.has(key[0]))
+        wanted = sorted(key for key in known | there.keys() | unread.keys() if scope.has(key[0]))
         if scope.topics is not None and not wanted:
             raise ConfigurationError(
                 f"parameter topics is '{','.join(scope.topics.include)}', which matches no topic of flow "
@@ -303,6 +305,9 @@ class Verification:
             elif transform is not None:
                 reason = NotCompared.TRANSFORMED.about(transform=transform.name)
             elif key in known:
+                continue
+            elif key in unread:
+                found[key] = _unread(key, unread[key])
                 continue
             else:
                 reason = NotCompared.NOT_IN_MAP.value
@@ -437,6 +442,10 @@ class Verification:
             {name: F.lit(value) for name, value in common.items()}
         )
         return rows.select(self.ledger.read("verification_findings").columns)
+
+
+def _unread(key: PartitionKey, reason: str) -> PartitionVerification:
+    return PartitionVerification(*key, is_covered=False, is_unread=True, notes=[reason])
 
 
 def with_late(

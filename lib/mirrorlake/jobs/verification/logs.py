@@ -27,6 +27,7 @@ from mirrorlake.protocol.cluster import (
 )
 from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.protocol.probes.hidden_topics import require_visible
+from mirrorlake.reasons import NotCompared
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.state.backlog import unmirrored
 from mirrorlake.state.closure import is_closed, promoted_topics
@@ -93,16 +94,21 @@ class FlowLogs:
 
     # -- offsets ------------------------------------------------------------------------------------
 
-    def reach(self, extents: Iterable[Extent]) -> None:
+    def reach(self, extents: Iterable[Extent]) -> dict[PartitionKey, str]:
         """Sets the current start and end offsets of both logs in the extents.
 
         A deleted topic has lost everything. On the source, this counts as retention; on the target, as a loss.
+
+        Returns:
+            The partitions whose log on either cluster has no leader that answers, with the reason; nothing is set then.
 
         Raises:
             TargetError: a transaction is open before the end of the map, so that readers don't get the mirrored records
                 yet.
         """
-        found = list(extents)
+        everything = list(extents)
+        unread = self._unread(everything)
+        found = [extent for extent in everything if extent.key not in unread]
         ends = self._settled_ends({extent.remote: extent.downstream_end for extent in found})
         starts = self._offsets(self._target, [extent.remote for extent in found], EARLIEST_TIMESTAMP)
         source_starts, source_ends = (
@@ -114,27 +120,42 @@ class FlowLogs:
             extent.source_end = source_ends.get(extent.key, extent.upstream_to)
             extent.target_start, extent.target_end = starts.get(extent.remote, 0), ends.get(extent.remote, 0)
             extent.downstream_to = max(extent.downstream_end, extent.target_end)
+        return unread
+
+    def _unread(self, extents: Sequence[Extent]) -> dict[PartitionKey, str]:
+        """Returns the partitions whose log on either cluster can't be listed now, with the reason."""
+        remotes: dict[PartitionKey, list[PartitionKey]] = {}
+        for extent in extents:
+            remotes.setdefault(extent.remote, []).append(extent.key)
+        sides = (self._source, {extent.key: [extent.key] for extent in extents}), (self._target, remotes)
+        found: dict[PartitionKey, str] = {}
+        for cluster, of in sides:
+            _, unread = cluster.log_bounds(cluster.existing(of, self._timeout_ms))
+            for log, error in unread.items():
+                found.update(dict.fromkeys(of[log], _why_unread(cluster, log, error)))
+        return found
 
     def starts(self, extents: Iterable[Extent]) -> tuple[dict[PartitionKey, int], dict[PartitionKey, int]]:
-        """Returns the start offsets of the source partitions, and of the remote partitions."""
+        """Returns the start offsets of the source partitions, and of the remote partitions, as far as they are told."""
         found = list(extents)
-        return self._offsets(self._source, [extent.key for extent in found], EARLIEST_TIMESTAMP), self._offsets(
-            self._target, [extent.remote for extent in found], EARLIEST_TIMESTAMP
-        )
+        sides = (self._source, [one.key for one in found]), (self._target, [one.remote for one in found])
+        source, target = (cluster.log_starts(cluster.existing(keys, self._timeout_ms))[0] for cluster, keys in sides)
+        return source, target
 
-    def source_partitions(self, is_wanted: Callable[[str], bool]) -> dict[PartitionKey, tuple[int, int]]:
-        """Returns start and end of every partition of the flow's wanted topics that isn't empty."""
+    def source_partitions(
+        self, is_wanted: Callable[[str], bool]
+    ) -> tuple[dict[PartitionKey, tuple[int, int]], dict[PartitionKey, str]]:
+        """Returns start and end of every partition of the flow's wanted topics that isn't empty, and the partitions
+        whose log can't be listed now, with the reason."""
         topics = {
             name: topic
             for name, topic in self._source.refresh(None, self._timeout_ms).items()
             if is_wanted(name) and self._flow.mirrors_topic(name)
         }
         keys = [(name, partition) for name, topic in topics.items() for partition in topic.leaders]
-        start, end = (
-            self._source.offsets(keys, at, self._timeout_ms) if keys else {}
-            for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
-        )
-        return {key: (start[key], end[key]) for key in keys if start.get(key, 0) < end.get(key, 0)}
+        bounds, unread = self._source.log_bounds(keys)
+        there = {key: (start, end) for key, (start, end, _) in bounds.items() if start < end}
+        return there, {key: _why_unread(self._source, key, error) for key, error in unread.items()}
 
     def late(self, before_ms: int, is_wanted: Callable[[str], bool]) -> dict[PartitionKey, Late]:
         """Returns the partitions of wanted topics whose first record that is not mirrored is older than a time.
@@ -149,7 +170,7 @@ class FlowLogs:
         if is_closed(states.values()):
             return {}
         positions, promoted = merge_positions(states.values()), promoted_topics(states.values())
-        there = self.source_partitions(is_wanted)
+        there, _ = self.source_partitions(is_wanted)
         unseen = {topic for topic, _ in positions if is_wanted(topic)} - promoted - {topic for topic, _ in there}
         require_visible(self._source, self._flow, unseen, HIDDEN)
         bounds = {
@@ -427,6 +448,12 @@ def brought_ranges(runs: DataFrame, gaps: DataFrame) -> DataFrame:
             F.col("downstream_end").alias("to_offset"),
         )
     )
+
+
+def _why_unread(cluster: Cluster, key: PartitionKey, error: str) -> str:
+    topic, partition = key
+    alias = cluster.connection.alias
+    return NotCompared.UNREAD.about(cluster=alias, topic=topic, partition=partition, error=error)
 
 
 def _place(position: Position | None) -> tuple[int, str, int] | None:

@@ -58,6 +58,7 @@ class PartitionVerification:
         is_covered: false if the partition could not be verified.
         is_exempt: true if the partition can never be verified: a transform changes its records, or it was promoted.
         is_unreadable: true if the partition has new records, and Spark can't read past a corrupt batch.
+        is_unread: true if no leader of the partition's log, on either cluster, has answered.
         unmirrored: records of the source that are not mirrored, if the oldest of them is late.
         notes: remarks for the column detail.
     """
@@ -84,6 +85,7 @@ class PartitionVerification:
     is_covered: bool = True
     is_exempt: bool = False
     is_unreadable: bool = False
+    is_unread: bool = False
     unmirrored: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -174,6 +176,11 @@ class VerificationResult:
         return bool(self.results) and all(result.success for result in self.results)
 
     @property
+    def is_whole(self) -> bool:
+        """False if a partition could not be looked at: then the flow as a whole does not count as verified."""
+        return not self.total("is_unread")
+
+    @property
     def verified_to(self) -> datetime | None:
         return max((partition.verified_to for partition in self.partitions if partition.verified_to), default=None)
 
@@ -192,21 +199,24 @@ class VerificationResult:
             )
         late = self.total("unmirrored")
         behind = sum(partition.unmirrored > 0 for partition in self.partitions)
+        unread = self.total("is_unread")
+        blindness = f"{unread:,} partition{'' if unread == 1 else 's'} could not be looked at"
         lateness = f"{late:,} records of {behind:,} partition{'' if behind == 1 else 's'} are late: not mirrored yet"
         if self.verified_to is None or not (records or differences):
             return (
                 f"not verified: there was nothing to compare ({self.mode}, version {self.offset_syncs_version} of "
-                f"offset_syncs){f'; {lateness}' if late else ''}"
+                f"offset_syncs){f'; {lateness}' if late else ''}{f'; {blindness}' if unread else ''}"
             )
         day = "" if self.verified_to.date() == self.finished_at.date() else f"{self.verified_to:%Y-%m-%d} "
         kinds = [f"{self.total(kind):,} {kind.replace('_', ' ')}" for kind in FindingKind if self.total(kind)]
-        uncovered = sum(not partition.is_covered for partition in self.partitions)
+        uncovered = sum(not (partition.is_covered or partition.is_unread) for partition in self.partitions)
         words = [
             f"verified to {day}{self.verified_to:%H:%M:%S}, {records:,} records, {differences:,} "
             f"difference{'' if differences == 1 else 's'}",
             f" ({', '.join(kinds)})" if kinds else "",
             f"; {self.total('not_comparable'):,} can't be compared any more" if self.total("not_comparable") else "",
             f"; {uncovered:,} partition{'' if uncovered == 1 else 's'} not covered" if uncovered else "",
+            f"; {blindness}" if unread else "",
             f"; {lateness}" if late else "",
         ]
         if self.passed:
