@@ -300,7 +300,8 @@ def _cleaned(
 def _settle_vanished(partitions: Iterable[PartitionVerification], of_map: VerifiedMap, logs: FlowLogs) -> None:
     """Explains mapped offsets without a record on either side.
 
-    They expired during the comparison, or were compacted on both sides. Otherwise the map is wrong, and a note says so.
+    They expired during the comparison, at most as many as a log has lost offsets meanwhile, or were compacted on both
+    sides. Otherwise the map is wrong, and a note says so.
     """
     short = [partition for partition in partitions if partition.accounted < partition.mapped]
     if not short:
@@ -313,13 +314,16 @@ def _settle_vanished(partitions: Iterable[PartitionVerification], of_map: Verifi
     )
     for partition, extent in zip(short, extents, strict=True):
         vanished = partition.mapped - partition.accounted
-        has_moved = (
-            starts.get(extent.key, 0) > extent.source_start or remote_starts.get(extent.remote, 0) > extent.target_start
+        gone = max(
+            0,
+            starts.get(extent.key, 0) - extent.source_start,
+            remote_starts.get(extent.remote, 0) - extent.target_start,
         )
-        if has_moved or (extent.topic in cleaned.compacted and extent.target_topic in remote_cleaned.compacted):
-            partition.accounted += vanished
-            partition.not_comparable += vanished
-        else:
+        is_compacted = extent.topic in cleaned.compacted and extent.target_topic in remote_cleaned.compacted
+        explained = vanished if is_compacted else min(vanished, gone)
+        partition.accounted += explained
+        partition.not_comparable += explained
+        if vanished := vanished - explained:
             doubts = (cleaned.unknown.get(extent.topic), remote_cleaned.unknown.get(extent.target_topic))
             why = (f"the map has {vanished:,} records that neither side has", *doubts)
             partition.notes.append("; ".join(filter(None, why)))
