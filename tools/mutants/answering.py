@@ -354,4 +354,13 @@ ANSWERING = (
         "explained = vanished if is_compacted or gone else 0",
         ("tests/unit/test_vanished.py::test_no_more_records_have_expired_meanwhile_than_a_log_has_lost_offsets",),
     ),
+    Mutant(
+        "a sample of a log that has lost its end waits for the leader",
+        "jobs/verification/run_digests.py",
+        "if found.last_stable_offset > at and not",
+        "if not",
+        (
+            "tests/unit/test_run_digests.py::test_a_log_that_ends_at_or_in_a_run_has_not_its_digest_and_is_compared_by_its_records",
+        ),
+    ),
 )

@@ -40,7 +40,7 @@ NO_LIMIT_BYTES = 1 << 62
 
 
 class OutOfRange(Exception):  # noqa: N818 (it is not an error, but a result)
-    """Raised inside this module when a log does not reach back to an offset."""
+    """Raised inside this module when a log does not reach back to an offset, or ends at it."""
 
 
 class NotComparable(Exception):  # noqa: N818 (it is not an error, but a result)
@@ -96,7 +96,7 @@ class RawLog:
             (found,) = self._cluster.fetched(response)
             if found.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 check(found.error_code, f"{self._key[0]}-{self._key[1]}")
-                if not any(batch.end_offset > at for batch in read_log(found.records)):
+                if found.last_stable_offset > at and not _reaches_beyond(found, at):
                     raise ResponseError(
                         ErrorCode.LEADER_NOT_AVAILABLE,
                         f"the leader of {self._key[0]}-{self._key[1]} returns no batch at offset {at}, below the end "
@@ -107,8 +107,8 @@ class RawLog:
         found = self._cluster.call(
             f"{self._what}: reading {self._key[0]}-{self._key[1]} (needs READ)", attempt, self._timeout_ms
         )
-        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise OutOfRange
+        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE or not _reaches_beyond(found, at):
+            raise OutOfRange  # the map goes further: an unclean election may have cut the log
         aborted = AbortedTransactions(found.aborted)
         for batch in read_log(found.records):
             is_data = not (aborted.drops(batch) or batch.is_control)
@@ -116,6 +116,10 @@ class RawLog:
                 self._read_to = batch.end_offset
                 if is_data:
                     self._waiting.append(batch)
+
+
+def _reaches_beyond(found: Fetched, offset: int) -> bool:
+    return any(batch.end_offset > offset for batch in read_log(found.records))
 
 
 Shape = list[int]  # the number of records of each batch of a run on the target
