@@ -23,7 +23,7 @@ from mirrorlake.ledger.checkpoint_row import last_checkpoints
 from mirrorlake.ledger.expiry import Expiry
 from mirrorlake.ledger.folding import fold_gaps, fold_runs
 from mirrorlake.ledger.maintenance import Maintenance, Retention
-from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.store import Ledger, standing_differences
 from mirrorlake.ledger.tables import LOG_RETENTION, TABLES
 from mirrorlake.ledger.trace import audit_tables
 from mirrorlake.metrics import Metrics
@@ -354,6 +354,8 @@ def test_of_verifications_stays_what_the_next_one_goes_on_from_and_what_nothing_
             row(5, 1, (15, 20), 5, mode="time", **wrong),  # again in 6
             row(6, 1, (15, 25), 6, **wrong),
             row(7, 1, (25, 30), 7, mode="sample"),
+            row(6, 2, (0, 10), 6, **wrong),  # ended by 8
+            row(8, 2, (0, 10), 8, passed=False, status="not_comparable"),
         ],
     )
     later = DAY + timedelta(days=400)
@@ -362,7 +364,10 @@ def test_of_verifications_stays_what_the_next_one_goes_on_from_and_what_nothing_
     for expires in expiries:
         Expiry(expires.table, f"{expires.condition} AND t.source = 'x'", expires.needs).apply(ledger)
     kept = {row["verification_id"] for row in ledger.read("verifications").filter("source = 'x'").collect()}
-    assert kept == {"x2", "x4", "x6"}
+    assert kept == {"x2", "x4", "x6", "x8"}
+    assert [
+        row["partition"] for row in standing_differences(ledger.of_pair("verifications", "x", "east")).collect()
+    ] == [1]
 
 
 def test_of_an_hour_that_was_counted_several_times_all_counts_stay_or_none(ledger: Ledger) -> None:

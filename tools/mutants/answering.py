@@ -363,4 +363,13 @@ ANSWERING = (
             "tests/unit/test_run_digests.py::test_a_log_that_ends_at_or_in_a_run_has_not_its_digest_and_is_compared_by_its_records",
         ),
     ),
+    Mutant(
+        "a difference of which nothing is left stands for ever",
+        "ledger/store.py",
+        "OR p.status = 'not_comparable' AND p.mode IN",
+        "OR p.status = 'never' AND p.mode IN",
+        (
+            "tests/spark/test_standing_differences.py::test_a_difference_stands_until_a_later_verification_has_passed_over_it",
+        ),
+    ),
 )

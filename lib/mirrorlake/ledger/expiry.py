@@ -193,18 +193,21 @@ def of_age(ledger: Ledger, table: str, before: datetime) -> Expiry:
 def of_verifications(ledger: Ledger, before: datetime) -> list[Expiry]:
     """Selects the expired verifications, each as a whole, and their findings.
 
-    Of each partition, the last `full` or `incremental` one stays that passed, and what has found a difference that
-    stands. Other ranges that only the expired ones covered are unverified afterwards.
+    Of each partition, the last `full` or `incremental` one stays that passed, the last one that found nothing left to
+    compare, and what has found a difference that stands. Other ranges that only the expired ones covered are unverified
+    afterwards.
     """
     from pyspark.sql import functions as F
 
     rows = ledger.read("verifications")
-    of_map = F.col("mode").isin("full", "incremental") & (F.col("passed") | (F.col("status") == "nothing_new"))
+    # Those with nothing left to compare stay apart from those that passed: they have ended differences.
+    ended = F.col("status").isin("nothing_new", "not_comparable")
+    of_map = F.col("mode").isin("full", "incremental") & (F.col("passed") | ended)
     one = F.struct("verification_id", "finished_at")
     is_of_all = F.col("topics").isNull() & ~F.coalesce("pinned", F.lit(False))  # as of `Ledger.verified_at`
     last = (
         rows.filter(of_map)
-        .groupBy(*PARTITION, "target_topic", "target_partition", is_of_all.alias("is_of_all"))
+        .groupBy(*PARTITION, "target_topic", "target_partition", "passed", is_of_all.alias("is_of_all"))
         .agg(
             F.max_by(one, "finished_at").alias("newest"),
             F.max_by(one, F.struct("upstream_to", "finished_at")).alias("furthest"),

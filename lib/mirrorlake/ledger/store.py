@@ -44,10 +44,12 @@ WHERE NOT f.passed AND f.topic IS NOT NULL AND f.status NOT IN ('not_covered', '
 AND NOT EXISTS (
   SELECT 1 FROM {rows} p
   WHERE p.source = f.source AND p.target = f.target AND p.topic = f.topic AND p.partition = f.partition
-    AND p.passed AND p.started_at >= f.finished_at AND p.mode <> 'sample' AND (
-      p.upstream_from <= f.upstream_from AND p.upstream_to >= f.upstream_to
-      OR p.mode IN ('full', 'incremental')
+    AND p.started_at >= f.finished_at AND (
+      p.passed AND p.mode <> 'sample' AND p.upstream_from <= f.upstream_from AND p.upstream_to >= f.upstream_to
+      OR p.passed AND p.mode IN ('full', 'incremental')
         AND (p.offset_syncs_version >= f.offset_syncs_version OR p.upstream_to >= f.upstream_to)
+      OR p.status = 'not_comparable' AND p.mode IN ('full', 'incremental')
+        AND p.upstream_from <= f.upstream_from AND p.upstream_to >= f.upstream_to
     )
 )
 """
@@ -394,7 +396,9 @@ def standing_differences(verifications: DataFrame) -> DataFrame:
 
     A later one refutes a difference if it passed over the same offsets. So has any `full` or `incremental` one that
     knows the map as far: `full` compares all that is left of both logs, and `incremental` begins at or before each
-    difference that stands. One that could compare nothing refutes nothing, and is no failure.
+    difference that stands. One of these that has found no record left to compare over all of the offsets ends the
+    difference, too: nobody could refute it any more. Others that could compare nothing refute nothing, and are no
+    failure.
 
     Args:
         verifications: rows of the table verifications.
