@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from mirrorlake.translation.inputs import ExternalPositions
 from mirrorlake.translation.positions import listed, parse
 from mirrorlake.translation.translator import Translator
 
-from tests.example_ledger import write_flow
+from tests.example_ledger import DAY, at, run, write_flow
 
 
 def flow(directory: Path, **more: str) -> Flow:
@@ -66,6 +67,26 @@ def test_a_time_is_the_first_run_that_holds_it(translator: Translator) -> None:
         "west.orders": {0: 881, 1: 531},
         "west.payments": {0: 451},
     }  # later than all
+
+
+def test_a_time_is_before_the_mirror_if_the_map_before_the_first_run_that_holds_it_has_expired(
+    example: Ledger, tmp_path: Path
+) -> None:
+    spans = [(100, 200), (200, 300)]
+    rows = [run(1, "t", 0, span, span[0], f"12:{10 * n}:00", source="olden") for n, span in enumerate(spans, 1)]
+    example.append("offset_syncs", rows)
+    expired = {"source": "olden", "target": "east", "topic": "t", "partition": 0, "incarnation": 0, "expired_at": DAY}
+    example.append("expired_ranges", [{**expired, "to_offset": 100}])
+    values = {"clusters": "olden, east", "olden.bootstrap.servers": "localhost:1", "olden->east.enabled": "true"}
+    olden = Flow.load(write_flow(tmp_path, **values), "olden->east")
+    translator = Translator(olden, example, ask_source=False)
+
+    def found(time: str) -> list[tuple[int | None, str]]:
+        positions = translator.at(round((at(time) - datetime(1970, 1, 1)).total_seconds() * 1000))
+        return [(one.downstream_offset, one.status) for one in translator.translate(positions).positions]
+
+    assert found("11:00:00") == [(100, "before_mirror")]
+    assert (found("12:15:00"), found("13:00:00")) == ([(200, "exact")], [(300, "exact")])
 
 
 def test_what_is_handed_over_as_json_or_in_a_file_is_written_where_it_is_asked_for(

@@ -372,4 +372,22 @@ ANSWERING = (
             "tests/spark/test_standing_differences.py::test_a_difference_stands_until_a_later_verification_has_passed_over_it",
         ),
     ),
+    Mutant(
+        "a time is that of the first run that is kept",
+        "ledger/sql/translate_time.sql",
+        "max(e.to_offset) IS NOT NULL AS is_expired",
+        "false AS is_expired",
+        (
+            "tests/spark/test_views.py::test_a_time_at_or_before_the_first_run_has_no_offset_once_the_map_before_it_has_expired",
+        ),
+    ),
+    Mutant(
+        "a time without the source is at the first run that is kept",
+        "translation/translator.py",
+        "start - 1 if is_before else start",
+        "start",
+        (
+            "tests/spark/test_translator.py::test_a_time_is_before_the_mirror_if_the_map_before_the_first_run_that_holds_it_has_expired",
+        ),
+    ),
 )

@@ -115,7 +115,8 @@ class Translator:
     def at(self, timestamp_ms: int) -> list[ReaderPosition]:
         """Returns the position of the first record at or after a time, in each partition of the flow.
 
-        Without the source, returns the start of the first run that holds such a record, from the ledger.
+        Without the source, returns the start of the first run that holds such a record, from the ledger; an offset
+        before the first run (`before_mirror`) if it is that one, and the map before it has expired.
 
         Raises:
             SourceError: the principal may not describe a topic that was mirrored, or the source can't be read.
@@ -160,12 +161,18 @@ class Translator:
             F.col("last_timestamp") >= F.timestamp_millis(F.lit(timestamp_ms)), F.lit(True)
         )  # null: the timestamp is outside the range of a Spark timestamp
         rows = runs.groupBy("topic", "partition").agg(
-            F.min(F.when(holds, F.col("upstream_start"))).alias("start"), F.max("upstream_end").alias("end")
+            F.min(F.when(holds, F.col("upstream_start"))).alias("start"),
+            F.min("upstream_start").alias("first"),
+            F.max("upstream_end").alias("end"),
         )
-        return [
-            ReaderPosition(row["topic"], row["partition"], row["end"] if row["start"] is None else row["start"])
-            for row in rows.orderBy("topic", "partition").collect()
-        ]
+        expired = {(row["topic"], row["partition"]) for row in self._mine(views.read(self.ledger, "expired")).collect()}
+        found = []
+        for row in rows.orderBy("topic", "partition").collect():
+            key, start = (row["topic"], row["partition"]), row["end"] if row["start"] is None else row["start"]
+            # Records at or after the time may be before what is left of the map: the position is there, and not exact.
+            is_before = key in expired and row["start"] == row["first"]
+            found.append(ReaderPosition(*key, start - 1 if is_before else start))
+        return found
 
     # -- the source ---------------------------------------------------------------------------------
 
