@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.name_filter import NameFilter
-from mirrorlake.errors import ConfigurationError, GateError, TargetError
+from mirrorlake.errors import ConfigurationError, GateError, MirrorlakeError, TargetError
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint import rebuild, target_groups
 from mirrorlake.jobs.failover import access, plan
@@ -336,14 +336,21 @@ class Failover:
         # Before the first commit, so that the table shows a run that died, and which groups it may have moved.
         self._record(replace(result, lines=tuple(_decided(line) for line in result.lines)), choice)
         lines = self._commit(result.lines, situation)
-        generation = 0
+        done = replace(result, lines=tuple(lines))
+        self._conclude(done)  # before the flow is closed: that may fail, and these groups were moved
         is_whole = choice.is_of_all and all(line.outcome in MOVED for line in lines)
         closes = is_whole if choice.closes is None else choice.closes
         if closes:
-            generation = self._close(situation, choice)
-        done = replace(result, lines=tuple(lines), generation=generation)
-        self._conclude(done)
-        self._note_closed(choice, generation)
+            try:
+                generation = self._close(situation, choice)
+            except MirrorlakeError as error:
+                raise type(error)(
+                    f"flow {self.flow.name}, failover {result.failover_id}: groups were moved, and closing the flow "
+                    f"has failed: {error.message}. Run it again: groups that have their offsets stay",
+                    retriable=error.retriable,
+                ) from None
+            done = replace(done, generation=generation)
+            self._note_closed(choice, generation)
         refused = sorted({line.group_id for line in lines if (line.outcome or "").startswith(FailoverOutcome.REFUSED)})
         if refused:
             raise TargetError(
