@@ -32,7 +32,15 @@ from confluent_kafka.admin import (
 from mirrorlake import resources
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import GateError, MirrorlakeError, SourceError, TargetError
-from mirrorlake.jobs.failover.access import AccessKind, MissingAccess, give, missing_on_target, missing_to_close
+from mirrorlake.jobs.failover.access import (
+    AccessKind,
+    MissingAccess,
+    give,
+    missing_on_target,
+    missing_to_close,
+    missing_to_open,
+    open_to_writers,
+)
 from mirrorlake.jobs.failover.snapshot import HIDES_GROUPS
 from mirrorlake.jobs.inspection.doctor import examine
 from mirrorlake.jobs.inspection.finding import Level
@@ -50,6 +58,7 @@ from mirrorlake.local.cluster import Broker, LocalCluster, running
 from mirrorlake.local.ports import free_port
 from mirrorlake.local.quota import quota
 from mirrorlake.model.partition_lag import PartitionState
+from mirrorlake.protocol.acls import Acl
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.connect_offsets import MirrorMaker
@@ -606,6 +615,30 @@ def test_access_that_a_failover_can_not_read_or_give_is_said_and_the_rest_goes_o
         grant(secured, world, (*on_cluster, AclOperation.ALTER_CONFIGS))
         eventually(lambda: [one.outcome for one in give(mine, flow, target, world.ledger, "me")] == ["applied"])
         assert not [one for one in found(AccessKind.QUOTA) if world.alias in one.principal]
+
+    # What denies writing is looked at before a run, and is told of if it stays.
+    topic = world.topic()
+    denial = Acl(world.remote(topic), "LITERAL", "User:app", "*", "WRITE", "DENY")
+    given = {"source": flow.source, "target": flow.target, "kind": "create_acl", "after": str(denial), "before": None}
+    world.ledger.append("topology_changes", [given | {"outcome": "applied"}])
+
+    def to_open(*topics: str) -> list[tuple[str, str]]:
+        return [(one.kind, one.missing) for one in missing_to_open(flow, topics or None, world.ledger)]
+
+    assert to_open("other") == [], "others are promoted"
+    assert (
+        to_open()
+        == to_open(topic)
+        == [("permission", f"closing the flow needs ALTER on CLUSTER, to delete 1 ACLs such as {denial}")]
+    )
+    (left,) = open_to_writers(flow, None, world.ledger)
+    assert (left.kind, left.missing) == ("denial", str(denial))
+    assert "needs ALTER on" in left.outcome
+    assert "--remove" in left.command
+    grant(secured, world, (*on_cluster, AclOperation.ALTER))
+    eventually(lambda: to_open() == [])
+    assert open_to_writers(flow, None, world.ledger) == []
+    assert open_to_writers(flow, None, world.ledger) == [], "nothing is left to delete"
     revoke(admin, *on_cluster, ResourcePatternType.LITERAL)
 
 

@@ -396,7 +396,9 @@ def test_a_right_that_is_revoked_is_not_given_again_by_the_flow_back_under_the_s
     eventually(lambda: bindings(here, topic) == bindings(there, topic) == others)
 
 
-def test_remote_topics_are_read_only_for_others_until_they_are_promoted(guarded: World) -> None:
+def test_remote_topics_are_read_only_for_others_until_they_are_promoted_and_a_promotion_says_which_it_cannot_open(
+    guarded: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     promoted, kept = guarded.topic("promoted", 1), guarded.topic("kept", 1)
     remotes = {topic: guarded.remote(topic) for topic in (promoted, kept)}
     guarded.write_config(
@@ -417,8 +419,19 @@ def test_remote_topics_are_read_only_for_others_until_they_are_promoted(guarded:
     for remote in remotes.values():
         eventually(lambda remote=remote: denial in bindings(guarded.target_admin, remote))
 
-    guarded.commit("readers", {(promoted, 0): 5})
-    failover(guarded, mode="promote", topics=promoted, signed_by="ann")
+    readers = guarded.commit("readers", {(promoted, 0): 5})
+    with monkeypatch.context() as patched:
+        patched.setattr(Admin, "delete_acls", lambda _, acls: {acl: TargetError("needs ALTER") for acl in acls})
+        with pytest.raises(
+            TargetError,
+            match=r"the flow is closed \(generation \d+\), but 1 ACLs still deny .* DENY WRITE to User:app .*: needs "
+            r"ALTER\. Delete them \(kafka-acls\.sh .* --remove .* run this again",
+        ):
+            failover(guarded, mode="promote", topics=promoted, signed_by="ann")
+    assert guarded.committed(readers) == {(remotes[promoted], 0): (5, "")}
+    assert [row["outcome"] for row in guarded.table("failovers") if row["source"] == guarded.alias] == ["committed"]
+    assert denial in bindings(guarded.target_admin, remotes[promoted])
+    failover(guarded, mode="promote", topics=promoted, partial="true", close="true", signed_by="ann")
 
     eventually(lambda: denial not in bindings(guarded.target_admin, remotes[promoted]))
     keep(guarded)  # the sync does not deny it again

@@ -219,7 +219,6 @@ def test_a_promotion_with_a_dead_source_says_what_is_left_to_do_on_the_flow_back
     lines = list[str]()
     monkeypatch.setattr(job.log, "warning", lambda line: lines.append(str(line)))
     monkeypatch.setattr(job, "begin_again", lambda *_: 7)
-    monkeypatch.setattr(job.access, "open_to_writers", lambda *_: None)
     failover: Any = object.__new__(job.Failover)
     failover.flow, failover._back, failover.ledger = SimpleNamespace(name="b->a", source="b"), None, None
     failover._topics = lambda *_: frozenset({"t"})

@@ -91,8 +91,8 @@ COMMANDS = (
     Mutant(
         "a flow that was failed over is not noted as closed",
         "jobs/failover/job.py",
-        "        if generation and choice.topics is None:\n",
-        "        if not generation and choice.topics is None:\n",
+        '            self.ledger.append("cycles", [Cycle.note(self.flow, CycleJob.CLOSE, generation)])\n',
+        "",
         CLOSED,
     ),
     Mutant(

@@ -276,6 +276,26 @@ PERMISSIONS = (
         ),
     ),
     Mutant(
+        "a failover that leaves topics read-only ends well",
+        "jobs/failover/job.py",
+        "        if left:\n            raise TargetError(\n",
+        "        if False:\n            raise TargetError(\n",
+        (
+            "tests/kafka/test_topic_sync.py::test_remote_topics_are_read_only_for_others_until_they_are_promoted_and_"
+            "a_promotion_says_which_it_cannot_open",
+        ),
+    ),
+    Mutant(
+        "nobody is told beforehand that a failover will leave topics read-only",
+        "protocol/admin.py",
+        "            return AclOperation.ALTER in self._operations()\n",
+        "            return True\n",
+        (
+            "tests/kafka/test_permissions.py::"
+            "test_access_that_a_failover_can_not_read_or_give_is_said_and_the_rest_goes_on",
+        ),
+    ),
+    Mutant(
         "SCRAM users that are not listed count as none",
         "protocol/users.py",
         '        check(response.error_code, response.error_message or "")\n        return response\n\n'

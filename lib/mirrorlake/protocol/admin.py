@@ -275,17 +275,25 @@ class Admin:
             for acl in found
         ]
 
+    def may_change_acls(self) -> bool:
+        """Asks whether the principal may create and delete ACLs."""
+        try:
+            return AclOperation.ALTER in self._operations()
+        except KafkaException as error:
+            raise self._refused("asking what this principal may do", "DESCRIBE", error) from None
+
     def _may_list_acls(self) -> bool:
         """Asks whether the principal may list ACLs: librdkafka (2.16.1) returns none where the broker denies it, and
         nobody would have access any more."""
         try:
-            cluster = self.client.describe_cluster(
-                include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S
-            )
-            operations = cluster.result().authorized_operations
+            return AclOperation.DESCRIBE in self._operations()
         except KafkaException:
             return False
-        return AclOperation.DESCRIBE in (operations or ())  # none at all: it may not even know what it may do
+
+    def _operations(self) -> Iterable[AclOperation]:
+        """Returns what the principal may do on the cluster; nothing where it may not even know that."""
+        cluster = self.client.describe_cluster(include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S)
+        return cluster.result().authorized_operations or ()
 
     def create_acls(self, acls: Iterable[Acl]) -> dict[Acl, MirrorlakeError]:
         """Creates ACL bindings; returns the errors of those that were refused."""

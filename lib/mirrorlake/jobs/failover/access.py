@@ -121,11 +121,7 @@ def unknown_denials(
     found = have & {*acls.denials(flow, have, topics)}
     if not found:
         return []
-    servers = ",".join(flow.target_connection.bootstrap_servers)
-    return [
-        MissingAccess(AccessKind.DENIAL, acl.principal, str(acl), _acl_command(acl, servers, "--remove", "--force"))
-        for acl in sorted(found - {*map(Acl.parse, ledger.granted_acls(flow))})
-    ]
+    return [_denial(flow, acl) for acl in sorted(found - {*map(Acl.parse, ledger.granted_acls(flow))})]
 
 
 def missing_to_close(flow: Flow, target: Cluster) -> list[MissingAccess]:
@@ -152,6 +148,27 @@ def missing_to_close(flow: Flow, target: Cluster) -> list[MissingAccess]:
         ]
     found = [MissingAccess(AccessKind.PERMISSION, "", f"closing the flow needs {what}") for what in lacking]
     return found + unknown
+
+
+def missing_to_open(flow: Flow, topics: Iterable[str] | None, ledger: Ledger) -> list[MissingAccess]:
+    """Lists what this notebook's principal lacks on the target to let others write to remote topics.
+
+    Args:
+        flow: the flow.
+        topics: source topics that a run would close; None for all.
+        ledger: tables that know the ACLs which mirrorlake has created.
+    """
+    denied = _denied_to_writers(flow, topics, ledger)
+    if not denied:
+        return []
+    try:
+        if Admin(flow.target_connection, "target", flow.name).may_change_acls():
+            return []
+    except MirrorlakeError as error:
+        what = f"the right to delete ACLs can't be tested: {error.message}"
+        return [MissingAccess(AccessKind.UNKNOWN, "", what)]
+    what = f"closing the flow needs ALTER on CLUSTER, to delete {len(denied)} ACLs such as {denied[0]}"
+    return [MissingAccess(AccessKind.PERMISSION, "", what)]
 
 
 def give(
@@ -185,19 +202,20 @@ def give(
     return done
 
 
-def open_to_writers(flow: Flow, topics: Iterable[str] | None, ledger: Ledger) -> None:
+def open_to_writers(flow: Flow, topics: Iterable[str] | None, ledger: Ledger) -> list[MissingAccess]:
     """Deletes the ACLs that keep remote topics read-only, and records that in the table topology_changes.
 
     Args:
         flow: the flow.
         topics: source topics that were promoted; None for all.
         ledger: tables that know the ACLs which mirrorlake has created.
+
+    Returns:
+        The ACLs that the target has not deleted, with the reason as the outcome.
     """
-    remotes = None if topics is None else {flow.policy.remote_topic(topic) for topic in topics}
-    given = sorted({acl for acl in map(Acl.parse, ledger.granted_acls(flow)) if is_denial(acl)})
-    wanted = [acl for acl in given if remotes is None or acl.name in remotes]
+    wanted = _denied_to_writers(flow, topics, ledger)
     if not wanted:
-        return
+        return []
     admin, now = Admin(flow.target_connection, "target", flow.name), datetime.now(UTC).replace(tzinfo=None)
     refused = admin.delete_acls(wanted)
     rows = [
@@ -217,6 +235,21 @@ def open_to_writers(flow: Flow, topics: Iterable[str] | None, ledger: Ledger) ->
         for acl in wanted
     ]
     ledger.append("topology_changes", rows)
+    return [replace(_denial(flow, acl), outcome=refused[acl].message) for acl in wanted if acl in refused]
+
+
+def _denied_to_writers(flow: Flow, topics: Iterable[str] | None, ledger: Ledger) -> list[Acl]:
+    """Returns the ACLs that keep remote topics read-only, of those that mirrorlake has created and not deleted."""
+    remotes = None if topics is None else {flow.policy.remote_topic(topic) for topic in topics}
+    given = sorted({acl for acl in map(Acl.parse, ledger.granted_acls(flow)) if is_denial(acl)})
+    return [acl for acl in given if remotes is None or acl.name in remotes]
+
+
+def _denial(flow: Flow, acl: Acl) -> MissingAccess:
+    """Returns an ACL that denies writing, with the command that deletes it."""
+    servers = ",".join(flow.target_connection.bootstrap_servers)
+    command = _acl_command(acl, servers, "--remove", "--force")
+    return MissingAccess(AccessKind.DENIAL, acl.principal, str(acl), command)
 
 
 def _given(one: MissingAccess, flow: Flow, admin: Admin, target: Cluster) -> str:

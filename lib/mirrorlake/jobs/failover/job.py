@@ -211,7 +211,9 @@ class Failover:
         if flow.remote_topics_writer:
             bindings = Admin(flow.target_connection, "target", flow.name).acls()
             found += access.unknown_denials(flow, bindings, self.ledger, self._closing(situation, choice))
-        return (*found, *access.missing_to_close(flow, target))
+        topics = None if choice.topics is None else self._topics(situation, choice.topics)
+        to_open = access.missing_to_open(flow, topics, self.ledger)
+        return (*found, *access.missing_to_close(flow, target), *to_open)
 
     # -- before the plan ----------------------------------------------------------------------------
 
@@ -350,7 +352,7 @@ class Failover:
                     retriable=error.retriable,
                 ) from None
             done = replace(done, generation=generation)
-            self._note_closed(choice, generation)
+            self._open_to_writers(done, situation, choice)
         refused = sorted({line.group_id for line in lines if (line.outcome or "").startswith(FailoverOutcome.REFUSED)})
         if refused:
             raise TargetError(
@@ -375,25 +377,40 @@ class Failover:
         done = replace(result, generation=self._close(situation, choice))
         closed = Line("", None, None, Status.NO_GROUPS, outcome=FailoverOutcome.CLOSED)
         self._record(replace(done, lines=(*map(_decided, done.lines), closed)), choice)
-        self._note_closed(choice, done.generation)
+        self._open_to_writers(done, situation, choice)
         return done
 
-    def _note_closed(self, choice: Choice, generation: int) -> None:
-        """Notes in the ledger that the whole flow is closed, so that nobody is told of the silence of its jobs."""
-        if generation and choice.topics is None:
-            self.ledger.append("cycles", [Cycle.note(self.flow, CycleJob.CLOSE, generation)])
+    def _open_to_writers(self, result: FailoverResult, situation: Situation, choice: Choice) -> None:
+        """Lets others write to the remote topics that a run has closed.
+
+        Raises:
+            TargetError: the target has refused that for some.
+        """
+        topics = None if choice.topics is None else self._topics(situation, choice.topics)
+        left = access.open_to_writers(self.flow, topics, self.ledger)
+        for one in left:
+            log.warning(
+                event("denial_left", flow=self.flow.name, acl=one.missing, reason=one.outcome, to_do=one.command)
+            )
+        if left:
+            raise TargetError(
+                f"flow {self.flow.name}, failover {result.failover_id}: the groups were moved and the flow is closed "
+                f"(generation {result.generation}), but {len(left)} ACLs still deny writing to remote topics, such as "
+                f"{left[0].missing}: {left[0].outcome}. Delete them ({left[0].command}), or run this again; run a "
+                "failback again in any case, which opens the other flow"
+            )
 
     def _close(self, situation: Situation, choice: Choice) -> int:
         """Closes the flow, or the topics that the operator has named; returns the generation."""
         if choice.topics is None:
             generation = close(self.flow, situation.target)
-            access.open_to_writers(self.flow, None, self.ledger)
+            # So that nobody is told of the silence of its jobs.
+            self.ledger.append("cycles", [Cycle.note(self.flow, CycleJob.CLOSE, generation)])
             opened_by = "notebooks/failback.ipynb"
             log.info(event("flow_closed", flow=self.flow.name, generation=generation, opened_by=opened_by))
             return generation
         topics = self._topics(situation, choice.topics)
         generation = begin_again(self.flow, situation.target, Beginning(promotes=topics))
-        access.open_to_writers(self.flow, topics, self.ledger)
         log.info(event("topics_closed", flow=self.flow.name, generation=generation, topics=",".join(sorted(topics))))
         if self._back is not None and situation.source is not None:
             self._open_back(self._back, situation.source, {self.flow.policy.remote_topic(topic) for topic in topics})
