@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.failpoint import VARIABLE
@@ -78,6 +78,21 @@ def write_tail(world: World, topic: str, each: int) -> None:
                 )
         assert producer.flush(60) == 0  # what is still under way when it is aborted confuses librdkafka
         producer.commit_transaction(60) if is_kept else producer.abort_transaction(60)
+
+
+def expire(world: World, topic: str, before: int) -> None:
+    """Deletes the records of the source before this offset of a topic's first partition, as retention does."""
+    place = TopicPartition(topic, 0, before)
+    world.source_admin.delete_records([place])[place].result()
+
+
+def passed_over(world: World, topic: str) -> set[tuple[int, int, str]]:
+    """Returns the source offsets of a topic with one partition that a failback has passed over, with the cause."""
+    return {
+        (row["from_offset"], row["to_offset"], row["kind"])
+        for row in world.rows("gaps")
+        if row["topic"] == topic and row["kind"] in ("retention", "dropped")
+    }
 
 
 def states(world: World) -> tuple[list[int], str]:
@@ -376,10 +391,15 @@ def test_records_that_come_while_a_failback_runs_or_that_a_transaction_hides_are
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both_ways(world, **IDENTITY)
-    topic = world.topic(partitions=1)
+    topic, expired, gone = world.topic(partitions=1), world.topic("expired", 1), world.topic("gone", 1)
     world.produce(topic, 20, 1)
+    for one in (expired, gone):
+        world.produce(one, 10, 1)
     group = world.commit("g", {(topic, 0): 5})
     assert failover(world, mode="promote", signed_by="ann").generation > 0
+    for one, before in ((expired, 14), (gone, 16)):
+        world.produce(one, 6, 1, seed=2)
+        expire(world, one, before)
     producer = Producer(
         {"bootstrap.servers": world.source_servers, "transactional.id": f"{topic}-open", "log_level": 0}
     )
@@ -388,14 +408,24 @@ def test_records_that_come_while_a_failback_runs_or_that_a_transaction_hides_are
     producer.produce(topic, b"undecided", partition=0)
     assert producer.flush(30) == 0
     world.produce(topic, 3, 1)  # acknowledged, and hidden
-    assert failback(world).to_json()["open_transactions"] == 1, "a plan tells of it"
+    planned = failback(world)
+    assert planned.to_json()["open_transactions"] == 1, "a plan tells of it"
+    shown = planned.divergence.table()[["topic", "from_offset", "records", "deleted_from", "deleted"]]
+    assert shown.to_numpy().tolist() == [[expired, 14, 2, 10, 4], [gone, 16, 0, 10, 6]]
     for mode in ("rehearse", "begin"):
         with pytest.raises(
             GateError, match=rf"a transaction is open in {topic}-0 since offset 20.*nothing was decided"
         ):
             failback(world, mode=mode, signed_by="ann")
     producer.abort_transaction(60)
-    assert failback(world, "drop", mode="begin", signed_by="ann").divergence.records == 3
+    assert failback(world, "drop", mode="begin", signed_by="ann").divergence.records == 2 + 3
+    assert passed_over(world, expired) == {(10, 14, "retention"), (14, 16, "dropped")}
+    assert passed_over(world, gone) == {(10, 16, "retention")}
+    said = [row for row in world.rows("anomalies") if row["kind"] == "retention"]
+    assert {(row["topic"], row["from_offset"], row["to_offset"], row["action"]) for row in said} == {
+        (expired, 10, 14, "continue"),
+        (gone, 10, 16, "continue"),
+    }
 
     drain = Failover._drain
 
@@ -421,8 +451,13 @@ def test_records_that_come_while_a_failback_runs_or_that_a_transaction_hides_are
         patched.setattr(Failback, "_note", note_while_another_decides)
         with pytest.raises(ConfigurationError, match=r"another process has moved the flow from offset \d+ .* to \d+ "):
             failback(world, "drop", mode="begin", signed_by="ann")
+    world.produce(gone, 3, 1, seed=4)
+    expire(world, gone, 19)
     assert failback(world, mode="run", signed_by="ann").reopened > 0
     assert len(world.target_records(topic)[0]) == 24, "once"
+    assert passed_over(world, gone) == {(10, 16, "retention"), (16, 19, "retention")}
+    world.produce(gone, 1, 1, seed=5)
+    assert world.mirror().records == 1, "the flow does not stop at what nobody can mirror any more"
 
 
 def test_records_that_a_flow_back_has_left_behind_when_it_was_failed_over_are_not_skipped(world: World) -> None:
@@ -500,15 +535,17 @@ def test_what_was_written_to_a_topic_after_its_own_promotion_is_reapplied_once_w
     world.commit("stayers", {(audit, 0): 10})
     failover(world, mode="promote", topics=orders, signed_by="ann")
     assert failover(world, mode="promote", signed_by="ann").generation > 0
-    for topic, records in ((orders, 5), (audit, 3)):
+    for topic, records in ((orders, 5), (audit, 5)):
         world.produce(topic, records, 1, seed=2)
+    expire(world, audit, 22)
     begun = failback(world, "reapply", mode="begin", signed_by="ann")
     assert (begun.divergence.records, begun.reapplied) == (8, 8)
-    assert failback(world).divergence.records == 0
+    assert passed_over(world, audit) == {(20, 22, "retention")}
+    assert failback(world).divergence.table().empty
     for topic, records in ((orders, 25), (audit, 23)):
         assert len(world.target_records(topic)[0]) == records
     back = failover(home, mode="promote", topics=orders, signed_by="ann")
     assert [(one.topic, one.outcome) for one in back.lines] == [(orders, "in_step")], "one topic goes home first"
-    failback(world, mode="run", signed_by="ann")
+    failback(world, mode="run", accept="losses", signed_by="ann")
     world.produce(orders, 1, 1, seed=4)
     assert world.mirror().records == 1

@@ -36,7 +36,7 @@ def test_what_the_flow_back_has_brought_is_in_the_partitions_that_it_has_written
     example.append("offset_syncs", [spread, renamed])
     flow: Any = SimpleNamespace(source="here", target="there")
     keys = ("t", 0), ("t", 1)
-    found = _brought(flow, example, dict.fromkeys(keys, 120), dict.fromkeys(keys, 200))
+    found = _brought(flow, example, dict.fromkeys(keys, 120))
     assert found == {("t", 1): ((100, 160),)}
 
 

@@ -14,6 +14,10 @@ JOINED = (
     "tests/kafka/test_failover.py::test_a_group_that_somebody_joins_between_plan_and_commit_is_refused_the_others_move_"
     "and_a_second_run_finishes",
 )
+UNDECIDED = (
+    "tests/kafka/test_failback.py::test_records_that_come_while_a_failback_runs_or_that_a_transaction_hides_are_decided_"
+    "about_first",
+)
 SILENT = (f"{LOOKS}::test_a_peer_that_says_nothing_costs_its_deadline_and_hides_no_other_flow",)
 
 COMMANDS = (
@@ -101,6 +105,20 @@ COMMANDS = (
         "        self._conclude(done)  # before the flow is closed",
         "        pass  # before the flow is closed",
         JOINED,
+    ),
+    Mutant(
+        "what retention has deleted of the diverged tail is in no gap",
+        "jobs/failover/divergence.py",
+        "                    *stretches(tail.deleted_from, tail.from_offset, brought, GapKind.RETENTION),\n",
+        "",
+        UNDECIDED,
+    ),
+    Mutant(
+        "a flow that is opened again stops at what retention has deleted while it was closed",
+        "jobs/failover/failback.py",
+        "            self._pass_over(divergence, here, there, drops=False)\n",
+        "",
+        UNDECIDED,
     ),
     Mutant(
         "a flow that was opened again stays noted as closed",

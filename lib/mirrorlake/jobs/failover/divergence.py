@@ -9,6 +9,9 @@ one of two:
   these records by their producer, and leaves them out like all that the flow has brought.
 - **drop**: the tail stays on the source. The flow's positions advance past it, with gaps of kind `dropped`, so that no
   later job mirrors it.
+
+What the retention of the source has deleted of the tail meanwhile leaves no choice: the flow's positions advance past
+it, with gaps of kind `retention`.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ SELECT r.* FROM {records} r LEFT ANTI JOIN buckets b
 class Tail:
     """The diverged tail of one source partition: `records` records in the offsets `[from_offset, to_offset)`.
 
-    The timestamps are the smallest and the largest of the records, within the years 1 to 9999.
+    The timestamps are the smallest and the largest of the records, within the years 1 to 9999. Retention has deleted
+    what was in `[deleted_from, from_offset)`. No flow had brought `deleted` of these offsets: at most as many records.
     """
 
     topic: str
@@ -71,6 +75,8 @@ class Tail:
     records: int
     first_timestamp: datetime | None
     last_timestamp: datetime | None
+    deleted_from: int
+    deleted: int
 
     @property
     def key(self) -> PartitionKey:
@@ -98,12 +104,17 @@ class Divergence:
     def records(self) -> int:
         return sum(tail.records for tail in self.tails)
 
+    @property
+    def deleted(self) -> int:
+        return sum(tail.deleted for tail in self.tails)
+
     def table(self) -> pd.DataFrame:
         """Returns one row for each partition that has diverged, for display."""
         import pandas as pd
 
         return pd.DataFrame(
-            [asdict(tail) for tail in self.tails if tail.records], columns=list(Tail.__dataclass_fields__)
+            [asdict(tail) for tail in self.tails if tail.records or tail.deleted],
+            columns=list(Tail.__dataclass_fields__),
         )
 
     def sample(self, records: int = SAMPLE) -> pd.DataFrame:
@@ -192,10 +203,16 @@ class Divergence:
             if found.get(tail.key) != (tail.records, tail.to_offset - 1, tail.first_timestamp, tail.last_timestamp)
         ]
 
-    def passed_over(self) -> tuple[tuple[Position, ...], tuple[Gap, ...]]:
-        """Returns the positions behind the tails, and the gaps between the old positions and those."""
+    def passed_over(self, *, drops: bool) -> tuple[tuple[Position, ...], tuple[Gap, ...]]:
+        """Returns the positions behind what was deleted, and the gaps between the old positions and those.
+
+        Args:
+            drops: whether the tails are passed over, too.
+        """
         positions, gaps = [], []
-        for tail in (tail for tail in self.tails if tail.records):
+        ends = {tail.key: tail.to_offset if drops else tail.from_offset for tail in self.tails}
+        for tail in (tail for tail in self.tails if tail.deleted_from < ends[tail.key]):
+            brought = self.brought.get(tail.key, ())
             known = self.positions.get(tail.key)
             incarnation, downstream_next = (known.incarnation, known.downstream_next) if known else (0, 0)
             positions.append(
@@ -204,7 +221,7 @@ class Divergence:
                     topic_id=known.topic_id if known else self.topic_ids[tail.topic],
                     target_topic=tail.target_topic,
                     target_partition=tail.partition,
-                    upstream_next=tail.to_offset,
+                    upstream_next=ends[tail.key],
                     downstream_next=downstream_next,
                     slot=NO_SLOT,
                     incarnation=incarnation,
@@ -221,21 +238,26 @@ class Divergence:
                     incarnation=incarnation,
                     downstream_offset=downstream_next,
                 )
-                for start, end, kind in stretches(tail.from_offset, tail.to_offset, self.brought.get(tail.key, ()))
+                for start, end, kind in (
+                    *stretches(tail.deleted_from, tail.from_offset, brought, GapKind.RETENTION),
+                    *stretches(tail.from_offset, ends[tail.key], brought),
+                )
             ]
         return tuple(positions), tuple(gaps)
 
 
-def stretches(start: int, end: int, brought: Iterable[tuple[int, int]]) -> list[tuple[int, int, GapKind]]:
-    """Cuts `[start, end)` into ranges that are left behind (`dropped`) and ranges that a flow has brought (`mirrored`),
-    in order."""
+def stretches(
+    start: int, end: int, brought: Iterable[tuple[int, int]], left: GapKind = GapKind.DROPPED
+) -> list[tuple[int, int, GapKind]]:
+    """Cuts `[start, end)` into ranges that are left behind (`left`) and ranges that a flow has brought (`mirrored`), in
+    order."""
     found: list[tuple[int, int, GapKind]] = []
     for first, last in sorted(brought):
         first, last = max(first, start), min(last, end)
         if first < last:
-            found += [(start, first, GapKind.DROPPED)] * (start < first) + [(first, last, GapKind.MIRRORED)]
+            found += [(start, first, left)] * (start < first) + [(first, last, GapKind.MIRRORED)]
             start = last
-    return found + [(start, end, GapKind.DROPPED)] * (start < end)
+    return found + [(start, end, left)] * (start < end)
 
 
 def diverged(
@@ -274,11 +296,13 @@ def diverged(
         source.offsets(keys, at, timeout_ms) if keys else {} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
     )
     mirrored_to = {key: position.upstream_next for key, position in positions.items()} | dict(differs_from)
-    starts = {key: max(first[key], mirrored_to.get(key, 0)) for key in keys}
+    mirrored_to = {key: mirrored_to.get(key, first[key]) for key in keys}  # what nobody has mirrored has no beginning
+    starts = {key: max(first[key], mirrored_to[key]) for key in keys}
     open_ends = {key: end for key, end in ends.items() if starts[key] < end}
     written = merge_positions(offset_syncs.read_all_states(source, back.offset_syncs_topic, timeout_ms).values())
     former = former_remotes(written.values(), {name: topic.topic_id for name, topic in topics.items()})
-    brought = _brought(flow, ledger, starts, {key: end for key, end in open_ends.items() if key not in former})
+    looked_at = {key for key in keys if mirrored_to[key] < starts[key] or key in open_ends} - former
+    brought = _brought(flow, ledger, {key: mirrored_to[key] for key in looked_at})
     frame = None
     if open_ends:
         frame = _records(flow, ledger, starts={key: starts[key] for key in open_ends}, ends=open_ends, brought=brought)
@@ -295,6 +319,12 @@ def diverged(
                 records=records,
                 first_timestamp=first_timestamp,
                 last_timestamp=last_timestamp,
+                deleted_from=mirrored_to[key],
+                deleted=sum(
+                    end - start
+                    for start, end, kind in stretches(mirrored_to[key], starts[key], brought.get(key, ()))
+                    if kind is not GapKind.MIRRORED
+                ),
             )
         )
     ids = {name: topic.topic_id for name, topic in topics.items()}
@@ -311,17 +341,17 @@ def diverged(
 
 
 def _brought(
-    flow: Flow, ledger: Ledger, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
+    flow: Flow, ledger: Ledger, starts: Mapping[PartitionKey, int]
 ) -> dict[PartitionKey, tuple[tuple[int, int], ...]]:
     """Returns the source offsets that the flow back has written behind the starts, by topic and partition.
 
-    Those of former logs must not be among the ends: what the flow back wrote there is gone, and others have written at
-    its offsets since.
+    Those of former logs must not be among the starts: what the flow back wrote there is gone, and others have written
+    at its offsets since.
     """
-    if not ends:
+    if not starts:
         return {}
     bounds = ledger.spark.createDataFrame(
-        [(*key, starts[key]) for key in ends], "target_topic STRING, target_partition INT, start BIGINT"
+        [(*key, start) for key, start in starts.items()], "target_topic STRING, target_partition INT, start BIGINT"
     )
     runs = rows_of_pair(views.read(ledger, "current_runs"), flow.target, flow.source)
     ahead = runs.join(bounds, ["target_topic", "target_partition"]).filter("downstream_end > start")

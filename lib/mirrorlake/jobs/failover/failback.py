@@ -135,6 +135,7 @@ class FailbackResult:
             "mode": self.mode,
             "go": self.go,
             "diverged": self.divergence.records,
+            "deleted": self.divergence.deleted,
             "open_transactions": len(self.divergence.hidden),
             "lost": sum(one.records for one in self.lost),
             "decided": self.decided,
@@ -252,7 +253,7 @@ class Failback:
             suites=self._suites,
             check=require_nothing_since,
         ).carry_out(choice)
-        reopened = self._reopen() if result.generation else 0
+        reopened = self._reopen(divergence) if result.generation else 0
         return FailbackResult(self.away.name, choice.mode, divergence, failover=result, reopened=reopened)
 
     def _diverged(self, there: Cluster, here: Cluster, differs_from: Mapping[PartitionKey, int]) -> Divergence:
@@ -318,23 +319,9 @@ class Failback:
             self._note(
                 divergence, decide, choice
             )  # recorded first: a repetition after a crash finds only the records that are left
-            slots, cluster_id = max(states.values(), key=_generation).slots, there.cluster_id
-            if decide == DROP:
-                positions, gaps = divergence.passed_over()
-                begin_generation(
-                    self.away,
-                    cluster_id,
-                    target=here,
-                    slots=slots,
-                    beginning=self._moved_from(divergence.positions, positions, gaps),
-                )
-                self.ledger.catch_up(
-                    self.away,
-                    here.refresh([self.away.offset_syncs_topic], self.away.connect_timeout_ms)[
-                        self.away.offset_syncs_topic
-                    ].partitions,
-                )
-            else:
+        self._pass_over(divergence, here, there, drops=decide == DROP)
+        if divergence.records:
+            if decide == REAPPLY:
                 reapplied = self._reapply(here, states)
             log.info(event("divergence_decided", flow=self.away.name, records=divergence.records, decision=decide))
         refilled = self._refill(there)
@@ -347,6 +334,23 @@ class Failback:
             reapplied=reapplied,
             refilled=refilled,
         )
+
+    def _pass_over(self, divergence: Divergence, here: Cluster, there: Cluster, *, drops: bool) -> None:
+        """Moves the flow away behind what retention has deleted, and behind the tails if they are dropped.
+
+        The flow stays closed. Opened again, it would stop at records that nobody can mirror any more.
+        """
+        positions, gaps = divergence.passed_over(drops=drops)
+        if not positions:
+            return
+        begin_generation(
+            self.away,
+            there.cluster_id,
+            target=here,
+            slots=max(self._require_failed_over(here).values(), key=_generation).slots,
+            beginning=self._moved_from(divergence.positions, positions, gaps),
+        )
+        self._catch_up(here, there)  # which notes the losses as anomalies
 
     def _carried(self, there: Cluster) -> dict[PartitionKey, Position]:
         """Returns the positions of the flow home."""
@@ -530,9 +534,11 @@ class Failback:
         self.ledger.append("cycles", [Cycle.note(self.away, CycleJob.CLOSE, result.generation)])
         return result.records
 
-    def _reopen(self) -> int:
+    def _reopen(self, divergence: Divergence) -> int:
         """Reopens the flow away, after all groups have returned."""
-        with connected(self.away, Choice(source=ALIVE)) as (here, _):
+        with connected(self.away, Choice(source=ALIVE)) as (here, there):
+            assert there is not None
+            self._pass_over(divergence, here, there, drops=False)
             generation = self._open(self.away, here)
         to_do = "start its mirror and checkpoint jobs"
         log.info(event("flow_reopened", flow=self.away.name, generation=generation, to_do=to_do))
