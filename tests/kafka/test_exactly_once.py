@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -35,12 +36,13 @@ from mirrorlake.jobs.mirror.planning.planner import Planner
 from mirrorlake.ledger import store, views
 from mirrorlake.ledger.tables import TABLES
 from mirrorlake.model.copy_plan import Range
-from mirrorlake.model.slot import SlotState, merge_positions
+from mirrorlake.model.slot import Position, SlotState, merge_positions
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.batches.messages import encode_message
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.generation import begin_generation
+from mirrorlake.state.generation import Beginning, begin_generation
 from mirrorlake.state.offset_syncs import read_all_states, read_states
 from mirrorlake.state.slot_report import SlotReport
 
@@ -820,3 +822,36 @@ def test_a_state_that_stands_behind_more_than_was_read_is_not_committed(plain_wo
     assert any("but the state was appended at" in line for line in plain_world.lines)
     plain_world.assert_equal(topic)
     plain_world.assert_nothing_open()
+
+
+def test_a_generation_begins_at_what_was_committed_by_the_time_its_slots_were_fenced(
+    plain_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = plain_world
+    topic = world.topic(partitions=1)
+    world.produce(topic, 10, 1)
+    begin_all, seen = transaction.begin_all, list[int]()
+
+    def records() -> int:
+        return len(world.target_records(topic).get(0, ()))
+
+    def begin_late(*given: Any) -> Any:
+        if len(seen) == 1:
+            world.produce(topic, 10, 1, seed=2)
+            eventually(lambda: records() == 20, what="a commit of the job that runs")
+        return begin_all(*given)
+
+    def beginning(known: Mapping[PartitionKey, Position]) -> Beginning:
+        seen.append(known[topic, 0].upstream_next)
+        return Beginning()
+
+    fenced, target = pytest.raises(FencedError), Cluster(world.flow.target_connection, "target", "tests", 10_000)
+    with closing(target.connect()), fenced, world.mirroring() as job:
+        eventually(lambda: world.batches and records() == 10, what="the first commit")
+        slots = read_all_states(target, world.flow.offset_syncs_topic, 10_000)[0].slots
+        with monkeypatch.context() as patched:
+            patched.setattr(transaction, "begin_all", begin_late)
+            begin_generation(world.flow, "", target, slots, beginning)
+        world.produce(topic, 1, 1, seed=3)
+        eventually(job.done, what="the end of the older job")
+    assert (seen[0], seen[-1]) == (10, 20)

@@ -121,6 +121,16 @@ COMMANDS = (
         UNDECIDED,
     ),
     Mutant(
+        "a generation begins at what was committed before an older job was fenced",
+        "state/generation.py",
+        "added if known == looked_at else beginning(known)",
+        "added",
+        (
+            "tests/kafka/test_exactly_once.py::test_a_generation_begins_at_what_was_committed_by_the_time_its_slots_were_"
+            "fenced",
+        ),
+    ),
+    Mutant(
         "a flow that was opened again stays noted as closed",
         "jobs/failover/failback.py",
         "Cycle.note(flow, CycleJob.OPEN, generation)",

@@ -99,7 +99,8 @@ def begin_generation(
         target.call(f"waiting for topic {topic}", lambda: _visible(target, topic, slots), flow.connect_timeout_ms)
     )
     states = offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms)
-    generation, added = _newest(states), beginning(merge_positions(states.values()))
+    generation, looked_at = _newest(states), merge_positions(states.values())
+    added = beginning(looked_at)
     reason = closed_for(states.values())
     if reason and not added.closes and added.reopens != reason:
         raise ConfigurationError(closed(flow, reason, generation))
@@ -117,6 +118,8 @@ def begin_generation(
             partitions=partitions,
             generation=generation + 1,
             added=added,
+            looked_at=looked_at,
+            beginning=beginning,
             opened_by=opened_by,
             failpoint=failpoint,
         ):
@@ -168,12 +171,15 @@ def _open_generation(
     partitions: range,
     generation: int,
     added: Beginning,
+    looked_at: Mapping[PartitionKey, Position],
+    beginning: Callable[[Mapping[PartitionKey, Position]], Beginning],
     opened_by: set[tuple[int, int]],
     failpoint: Failpoint,
 ) -> bool:
     """Writes the opening state of each slot; returns False if another job has begun a transaction of a slot.
 
-    Adds the producer ids and epochs that it writes with to `opened_by`.
+    Adds the producer ids and epochs that it writes with to `opened_by`. What is `added` belongs to the positions that
+    were `looked_at`; if a job has moved them before it was fenced, the `beginning` is asked for again.
     """
     timeout_ms = LONGEST_TRANSACTION_MS if added.inferred else flow.transaction_timeout_ms  # a map may be large
     ids = [flow.transactional_id(slot) for slot in partitions]
@@ -196,7 +202,7 @@ def _open_generation(
     same_slots = all(state.slots == slots for state in states.values() if state.generation == newest)
     known = merge_positions(states.values())
     reopened = is_closed(states.values())
-    added = in_incarnations_of(known, added)
+    added = in_incarnations_of(known, added if known == looked_at else beginning(known))
     new = {
         key: position
         for position in added.positions
