@@ -28,6 +28,7 @@ from mirrorlake.jobs.mirror import spark_engine
 from mirrorlake.ledger.sql_text import literal
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.model.status import Status
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.reasons import PositionReason
 from mirrorlake.translation.positions import ReaderPosition
 from mirrorlake.translation.translator import Translator
@@ -396,6 +397,16 @@ def test_a_flow_that_no_group_reads_is_closed_only_if_that_is_asked_for_and_some
     assert (row["status"], row["outcome"], row["signed_by"]) == ("no_groups", "closed", "ann")
     with pytest.raises(MirrorlakeError, match="failback"):
         world.mirror()
+
+
+def test_a_flow_that_has_never_mirrored_is_closed_by_a_failover_as_well(plain_world: World) -> None:
+    topic = plain_world.topic(partitions=1)
+    plain_world.produce(topic, 5, 1)
+    with contextlib.closing(Cluster(plain_world.flow.target_connection, "target", "tests", 10_000).connect()) as target:
+        assert job.close(plain_world.flow, target) == 1
+    with pytest.raises(ConfigurationError, match=r"was failed over \(generation 1\)"):
+        plain_world.mirror()
+    assert plain_world.remote(topic) not in plain_world.target_admin.list_topics(timeout=10).topics
 
 
 def test_groups_go_on_exactly_behind_a_rehearsal_and_a_run_also_as_of_a_time_in_the_past(world: World) -> None:

@@ -131,6 +131,13 @@ COMMANDS = (
         ),
     ),
     Mutant(
+        "a flow that has never mirrored is not closed",
+        "jobs/failover/job.py",
+        "    if generation := begin_again(flow, target, beginning):\n        return generation\n",
+        "    return begin_again(flow, target, beginning)\n",
+        ("tests/kafka/test_failover.py::test_a_flow_that_has_never_mirrored_is_closed_by_a_failover_as_well",),
+    ),
+    Mutant(
         "a flow that was opened again stays noted as closed",
         "jobs/failover/failback.py",
         "Cycle.note(flow, CycleJob.OPEN, generation)",

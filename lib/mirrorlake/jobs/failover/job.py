@@ -34,6 +34,7 @@ from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal, runs_of
 from mirrorlake.jobs.failover.snapshot import Situation, connected, look, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
+from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
 from mirrorlake.ledger import views
 from mirrorlake.ledger.journal import Cycle, CycleJob
 from mirrorlake.ledger.sql_text import literals
@@ -48,7 +49,7 @@ from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.topic_changes import ChangeOutcome
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed_for, promoted_topics
-from mirrorlake.state.generation import Beginning, begin_again
+from mirrorlake.state.generation import Beginning, begin_again, begin_generation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -410,7 +411,7 @@ class Failover:
             log.info(event("flow_closed", flow=self.flow.name, generation=generation, opened_by=opened_by))
             return generation
         topics = self._topics(situation, choice.topics)
-        generation = begin_again(self.flow, situation.target, Beginning(promotes=topics))
+        generation = _begin(self.flow, situation.target, Beginning(promotes=topics))
         log.info(event("topics_closed", flow=self.flow.name, generation=generation, topics=",".join(sorted(topics))))
         if self._back is not None and situation.source is not None:
             self._open_back(self._back, situation.source, {self.flow.policy.remote_topic(topic) for topic in topics})
@@ -587,4 +588,13 @@ def close(flow: Flow, target: Cluster) -> int:
 
     A running mirror job is fenced at its next micro-batch, and no new one can be started.
     """
-    return begin_again(flow, target, Beginning(closes=ClosedFor.FAILOVER))
+    return _begin(flow, target, Beginning(closes=ClosedFor.FAILOVER))
+
+
+def _begin(flow: Flow, target: Cluster, beginning: Beginning) -> int:
+    """Begins a generation, also of a flow that has never mirrored: a job may start later. Returns its number."""
+    if generation := begin_again(flow, target, beginning):
+        return generation
+    slots = flow.slots_on(1)
+    OwnTopics(flow, Admin(flow.target_connection, "target", flow.name)).ensure_offset_syncs(slots)
+    return begin_generation(flow, "", target=target, slots=slots, beginning=lambda known: beginning)
