@@ -410,6 +410,11 @@ def test_records_that_come_while_a_failback_runs_or_that_a_transaction_hides_are
     world.produce(topic, 3, 1)  # acknowledged, and hidden
     planned = failback(world)
     assert planned.to_json()["open_transactions"] == 1, "a plan tells of it"
+    assert planned.stopped_by == {
+        "open_transaction": "1 partitions have an open transaction on the source",
+        "diverged": "2 records have diverged, to decide about (mode = begin, diverged)",
+    }
+    assert not planned.go
     shown = planned.divergence.table()[["topic", "from_offset", "records", "deleted_from", "deleted"]]
     assert shown.to_numpy().tolist() == [[expired, 14, 2, 10, 4], [gone, 16, 0, 10, 6]]
     for mode in ("rehearse", "begin"):
@@ -541,7 +546,9 @@ def test_what_was_written_to_a_topic_after_its_own_promotion_is_reapplied_once_w
     begun = failback(world, "reapply", mode="begin", signed_by="ann")
     assert (begun.divergence.records, begun.reapplied) == (8, 8)
     assert passed_over(world, audit) == {(20, 22, "retention")}
-    assert failback(world).divergence.table().empty
+    planned = failback(world)
+    assert planned.divergence.table().empty
+    assert planned.stopped_by == {}
     for topic, records in ((orders, 25), (audit, 23)):
         assert len(world.target_records(topic)[0]) == records
     back = failover(home, mode="promote", topics=orders, signed_by="ann")

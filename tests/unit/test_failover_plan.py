@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.failover import failback, job
-from mirrorlake.jobs.failover.divergence import merged, stretches
+from mirrorlake.jobs.failover.divergence import Divergence, merged, stretches
+from mirrorlake.jobs.failover.failback import FailbackResult
 from mirrorlake.jobs.failover.losses import Losses
 from mirrorlake.jobs.failover.plan import BLOCKS, Choice, Line, blocks_of, gate_frame
 from mirrorlake.jobs.failover.planner import _one_for_each_place, _unevenly_read, stale_by
@@ -200,6 +201,14 @@ def test_what_is_passed_over_is_dropped_or_was_brought_there() -> None:
     ]
     assert stretches(10, 10, [(0, 50)]) == []
     assert merged([(7, 9), (1, 3), (3, 5), (4, 6)]) == ((1, 6), (7, 9))
+
+
+def test_a_failback_is_no_go_until_all_is_home_as_decided() -> None:
+    nothing: Any = Divergence(None, (), None, {}, {}, {}, {}, {})
+    assert FailbackResult("a->b", "plan", nothing).go
+    left = FailbackResult("a->b", "plan", nothing, to_refill=2)
+    assert not left.go
+    assert left.stopped_by == {"not_refilled": "2 partitions are not copied home yet, as decided (mode = begin)"}
 
 
 def test_why_a_flow_is_closed_is_said_by_its_newest_closed_slot() -> None:

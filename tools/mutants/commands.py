@@ -138,6 +138,20 @@ COMMANDS = (
         ("tests/kafka/test_failover.py::test_a_flow_that_has_never_mirrored_is_closed_by_a_failover_as_well",),
     ),
     Mutant(
+        "the plan of a failback is GO though nobody has decided about diverged records",
+        "jobs/failover/failback.py",
+        "        diverged = 0 if self.decided else self.divergence.records\n",
+        "        diverged = 0\n",
+        UNDECIDED,
+    ),
+    Mutant(
+        "the plan of a failback is GO though records are to be copied home",
+        "jobs/failover/failback.py",
+        '            "not_refilled": (self.to_refill,',
+        '            "not_refilled": (0,',
+        ("tests/unit/test_failover_plan.py::test_a_failback_is_no_go_until_all_is_home_as_decided",),
+    ),
+    Mutant(
         "a flow that was opened again stays noted as closed",
         "jobs/failover/failback.py",
         "Cycle.note(flow, CycleJob.OPEN, generation)",

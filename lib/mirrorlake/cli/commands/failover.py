@@ -144,7 +144,7 @@ def failback(**given: str) -> int:
     output.frame(result.lost_table(), "The old source has lost no mirrored records.")
     output.frame(result.table(), "", unless_zero=COSTS)
     if is_looked_at:
-        output.say(f"\n{'GO' if result.go else 'NO-GO'}")
+        output.say("\n".join(("", *result.stopped_by.values(), "GO" if result.go else "NO-GO")))
     output.result(result.to_json())
     return code
 

@@ -104,6 +104,7 @@ class FailbackResult:
         refilled: number of records that were copied home as the source had lost them, with what was written since.
         failover: result of the flow home; None after `begin`.
         reopened: generation with which the flow continues; 0 if it stays closed.
+        to_refill: number of partitions that are to be copied home as decided, and are not home yet.
     """
 
     flow: str
@@ -115,11 +116,24 @@ class FailbackResult:
     refilled: int = 0
     failover: FailoverResult | None = None
     reopened: int = 0
+    to_refill: int = 0
 
     @property
     def go(self) -> bool:
-        """True unless something stops a run: ends that the source has lost, an open transaction there, or a line."""
-        return not self.lost and not self.divergence.hidden and (self.failover is None or self.failover.go)
+        """True unless something stops a run (`stopped_by`), or a line does."""
+        return not self.stopped_by and (self.failover is None or self.failover.go)
+
+    @property
+    def stopped_by(self) -> dict[str, str]:
+        """Returns what stops a run besides lines, by kind, in words."""
+        diverged = 0 if self.decided else self.divergence.records
+        found = {
+            "lost": (len(self.lost), "partitions have lost records on the source, to decide about (lost)"),
+            "open_transaction": (len(self.divergence.hidden), "partitions have an open transaction on the source"),
+            "diverged": (diverged, "records have diverged, to decide about (mode = begin, diverged)"),
+            "not_refilled": (self.to_refill, "partitions are not copied home yet, as decided (mode = begin)"),
+        }
+        return {kind: f"{count} {what}" for kind, (count, what) in found.items() if count}
 
     def lost_table(self) -> pd.DataFrame:
         """Returns one row for each lost end of the source's logs, for display."""
@@ -134,6 +148,7 @@ class FailbackResult:
             "flow": self.flow,
             "mode": self.mode,
             "go": self.go,
+            "stopped_by": self.stopped_by,
             "diverged": self.divergence.records,
             "deleted": self.divergence.deleted,
             "open_transactions": len(self.divergence.hidden),
@@ -225,8 +240,7 @@ class Failback:
             if lost and not (choice.mode == FailoverMode.BEGIN and decide_lost):
                 raise _undecided(self.away, lost, choice.mode)
             self._require_decision(choice, divergence, decide)
-            if choice.mode in (FailoverMode.REHEARSE, FailoverMode.RUN):
-                self._require_refilled(there)
+            to_refill = self._to_refill(choice, there)
             if export:
                 divergence.export(export)
             if choice.mode == FailoverMode.BEGIN:
@@ -254,7 +268,9 @@ class Failback:
             check=require_nothing_since,
         ).carry_out(choice)
         reopened = self._reopen(divergence) if result.generation else 0
-        return FailbackResult(self.away.name, choice.mode, divergence, failover=result, reopened=reopened)
+        return FailbackResult(
+            self.away.name, choice.mode, divergence, failover=result, reopened=reopened, to_refill=to_refill
+        )
 
     def _diverged(self, there: Cluster, here: Cluster, differs_from: Mapping[PartitionKey, int]) -> Divergence:
         return diverged(self.away, self.home, self.ledger, source=there, target=here, differs_from=differs_from)
@@ -381,6 +397,16 @@ class Failback:
         )
         log.info(event("refilled", flow=self.home.name, records=records, partitions=len(pending)))
         return records
+
+    def _to_refill(self, choice: Choice, there: Cluster) -> int:
+        """Counts the partitions that are still to be copied home; a rehearsal and a run require that there are none."""
+        if choice.mode in (FailoverMode.REHEARSE, FailoverMode.RUN):
+            self._require_refilled(there)
+        return (
+            len(pending_refills(self.away, self.ledger, self._carried(there)))
+            if choice.mode == FailoverMode.PLAN
+            else 0
+        )
 
     def _require_refilled(self, there: Cluster) -> None:
         """Requires that all is home that the operator wants to be copied home."""
