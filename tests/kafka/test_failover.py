@@ -613,11 +613,18 @@ def test_a_group_that_works_and_stops_again_between_plan_and_commit_is_not_moved
     def work(plan: PlanMaker, choice: Any) -> Any:
         lines = look(plan, choice)
         world.commit(here, {(topic, 0): 25})  # by members that are gone when the groups are moved
-        world.commit(there, {remote: 50}, target=True)
         return lines
+
+    commit = target_groups.commit
+
+    def work_and_commit(*given: Any) -> Any:
+        world.commit(there, {remote: 50}, target=True)  # while other groups are moved
+        return commit(*given)
 
     with monkeypatch.context() as patched:
         patched.setattr(PlanMaker, "lines", work)
+        patched.setattr(job, "COMMITTED_AT_ONCE", 1)
+        patched.setattr(target_groups, "commit", work_and_commit)
         with pytest.raises(TargetError, match="has refused 2 groups, the others were moved"):
             failover(world, mode="promote", signed_by="ann")
     rows = {row["group_id"]: row["outcome"] for row in world.table("failovers") if row["source"] == world.alias}

@@ -30,6 +30,13 @@ FAILS_ONCE = (
 
 ANSWERING = (
     Mutant(
+        "a failover looks at all groups before it moves the first",
+        "jobs/failover/job.py",
+        "range(0, len(names), COMMITTED_AT_ONCE)",
+        "range(0, len(names), max(1, len(names)))",
+        (f"{FAILOVERS}::test_a_group_that_works_and_stops_again_between_plan_and_commit_is_not_moved_by_the_old_plan",),
+    ),
+    Mutant(
         "a position in a topic of the flow back keeps its first offset",
         "jobs/checkpoint/cycle_rows.py",
         "PositionReason.OF_FLOW_BACK if is_back else PositionReason.NOT_OF_FLOW",

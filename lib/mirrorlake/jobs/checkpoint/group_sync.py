@@ -9,7 +9,7 @@ from dataclasses import replace
 from mirrorlake.config.flow import Flow
 from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.jobs.checkpoint.history import History
-from mirrorlake.jobs.checkpoint.target_groups import TargetGroup
+from mirrorlake.jobs.checkpoint.target_groups import COMMITTED_AT_ONCE, TargetGroup
 from mirrorlake.jobs.checkpoint.unread import PATIENCE_MS, log_unread_groups
 from mirrorlake.ledger.checkpoint_row import Checkpoint
 from mirrorlake.model.status import SyncOutcome
@@ -21,7 +21,6 @@ from mirrorlake.reasons import KEPT, PositionReason
 from mirrorlake.state.closure import require_open_to_groups
 from mirrorlake.translation.log_starts import LogStarts
 
-COMMITTED_AT_ONCE = 200  # groups
 FRESH_S = 1.0  # for how long what was read of the groups on the target may be acted on
 
 

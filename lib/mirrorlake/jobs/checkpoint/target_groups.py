@@ -24,6 +24,8 @@ from mirrorlake.protocol.group_offsets import (
 from mirrorlake.protocol.group_requests import Failed, each_idle_group
 from mirrorlake.reasons import PositionReason
 
+COMMITTED_AT_ONCE = 200  # groups, of those that are looked at and then moved
+
 
 @dataclass(frozen=True, slots=True)
 class TargetGroup:

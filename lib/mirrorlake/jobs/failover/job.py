@@ -25,6 +25,7 @@ from mirrorlake.config.name_filter import NameFilter
 from mirrorlake.errors import ConfigurationError, GateError, MirrorlakeError, TargetError
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint import rebuild, target_groups
+from mirrorlake.jobs.checkpoint.target_groups import COMMITTED_AT_ONCE
 from mirrorlake.jobs.failover import access, plan
 from mirrorlake.jobs.failover.access import AccessKind, MissingAccess
 from mirrorlake.jobs.failover.plan import ALIVE, DEAD, Choice, FailoverMode, FailoverOutcome, Line, gate_frame
@@ -463,20 +464,37 @@ class Failover:
         require(results, f"flow {self.flow.name}, failover {failover_id}", "no group was touched")
 
     def _commit(self, lines: tuple[Line, ...], situation: Situation) -> list[Line]:
-        """Moves the groups that are still as their lines say; returns the lines with their outcomes."""
-        refusals = changed_groups(self.flow, lines, situation.source, situation.target)
-        commits: dict[str, dict[PartitionKey, tuple[int, str]]] = {}
+        """Moves the groups that are still as their lines say; returns the lines with their outcomes.
+
+        Some groups at a time: to look at many takes minutes on a far cluster, and what was seen must be fresh.
+        """
+        movable: dict[str, list[Line]] = {}
         for line in lines:
-            is_movable = line.go and line.has_place and line.group_id not in refusals
-            if is_movable and line.target_offset != line.continues_at:
-                assert line.target_topic is not None
-                assert line.target_partition is not None
-                assert line.continues_at is not None
-                commits.setdefault(line.group_id, {})[line.target_topic, line.target_partition] = (
-                    line.continues_at,
-                    line.metadata or "",
-                )
-        refused = target_groups.commit(situation.target, commits, self.flow) if commits else {}
+            if line.go and line.has_place:
+                movable.setdefault(line.group_id, []).append(line)
+        refusals: dict[str, str] = {}
+        refused: dict[tuple[str, PartitionKey], str] = {}
+        names = sorted(movable)
+        for at in range(0, len(names), COMMITTED_AT_ONCE):
+            some = [line for name in names[at : at + COMMITTED_AT_ONCE] for line in movable[name]]
+            try:
+                refusals |= changed_groups(self.flow, some, situation.source, situation.target)
+            except MirrorlakeError as error:
+                if not at:
+                    raise  # no group was touched
+                refusals |= dict.fromkeys(names[at:], error.message)
+                break
+            commits: dict[str, dict[PartitionKey, tuple[int, str]]] = {}
+            for line in some:
+                if line.group_id not in refusals and line.target_offset != line.continues_at:
+                    assert line.target_topic is not None
+                    assert line.target_partition is not None
+                    assert line.continues_at is not None
+                    commits.setdefault(line.group_id, {})[line.target_topic, line.target_partition] = (
+                        line.continues_at,
+                        line.metadata or "",
+                    )
+            refused |= target_groups.commit(situation.target, commits, self.flow) if commits else {}
 
         def done(line: Line) -> str | None:
             is_old = line.outcome == FailoverOutcome.IN_STEP and line.group_id in refusals
