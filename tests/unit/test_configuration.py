@@ -530,6 +530,17 @@ def test_a_property_of_the_consumer_of_the_target_does_not_decide_where_the_sour
     assert [*properties.scope("source->target").consumer_warnings()] == [], "MirrorMaker 2 obeys it, too"
 
 
+def test_what_the_file_says_itself_is_told_from_a_default() -> None:
+    both = {"b->a.enabled": "true", "replication.policy.class": "IdentityReplicationPolicy"}
+    shared = [flow(**both), *(flow(**both, **{"mirrorlake.topics.shared": value}) for value in ("true", "false"))]
+    assert [(one.topics_shared, one.shares_by_default) for one in shared] == [
+        (True, True), (True, False), (False, False)
+    ]  # fmt: skip
+    starts = ({}, {"consumer.auto.offset.reset": "earliest"}, {"mirrorlake.start": "earliest"},
+              {"consumer.auto.offset.reset": "latest"}, {"a->b.mirrorlake.start": "2026-11-01T08:00"})  # fmt: skip
+    assert [flow(**given).start.is_chosen for given in starts] == [False, False, True, True, True]
+
+
 def test_topics_of_one_remote_name_hold_back_each_other_but_never_one_that_is_mirrored() -> None:
     found = flow(**{"topics.rename.regex": "(orders)-.*", "topics.rename.replacement": "$1"})
     names = ["orders-v1", "orders-v2", "other", "x" * 249]

@@ -22,6 +22,7 @@ HEARTBEATS = "heartbeats"
 TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_TOPIC_NAME = 249
 DEAD_LETTERS = "mirrorlake.dead-letters."  # the default name of a dead-letter topic, without the alias
+MIRRORMAKER = "org.apache.kafka.connect.mirror"  # the package of its policies
 OWN_POLICIES = "MIRRORLAKE_POLICY_CLASSES"  # the environment variable with the classes that may be imported
 GROUP = re.compile(r"\$(?:(\d+)|\{(\w+)\})")
 
@@ -153,9 +154,6 @@ POLICIES: dict[str, type[DefaultReplicationPolicy]] = {
     "IdentityReplicationPolicy": IdentityReplicationPolicy,
     "RenameReplicationPolicy": RenameReplicationPolicy,
 }
-
-
-MIRRORMAKER = "org.apache.kafka.connect.mirror"  # the package of its policies
 
 
 def find_policy(name: str, environment: Mapping[str, str] = os.environ) -> type[DefaultReplicationPolicy]:
