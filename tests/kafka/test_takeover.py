@@ -402,6 +402,7 @@ def test_where_both_flows_keep_names_no_first_start_copies_again_what_mirrormake
     world.write_config(**{enabled: "true"})
     world.produce(topic, 10, partitions=1, seed=2)
     assert world.mirror().records == 10
+    assert world.mirror().records == 0, "from here on, the first states alone tell of the take-over"
 
     told = f"flow {world.flow_name} was taken over from MirrorMaker 2.*{home.flow_name}.mirrorlake.start to a time"
     with pytest.raises(ConfigurationError, match=told):
