@@ -549,6 +549,14 @@ def test_what_was_written_to_a_topic_after_its_own_promotion_is_reapplied_once_w
     planned = failback(world)
     assert planned.divergence.table().empty
     assert planned.stopped_by == {}
+    held = world.topic("held", 1)
+    world.produce(held, 2, 1, seed=2)
+    both_ways(world, **IDENTITY, **{"replication.factor": "5"})  # the target has one broker
+    with pytest.raises(GateError, match=rf"topic {held}, partition 0, offsets 0 to 2: 2 diverged .* was not opened"):
+        failback(world, "reapply", mode="begin", signed_by="ann")
+    both_ways(world, **IDENTITY, **{"replication.factor": "1"})
+    again = failback(world, "reapply", mode="begin", signed_by="ann")
+    assert (again.divergence.records, again.reapplied) == (2, 2)
     for topic, records in ((orders, 25), (audit, 23)):
         assert len(world.target_records(topic)[0]) == records
     back = failover(home, mode="promote", topics=orders, signed_by="ann")

@@ -14,6 +14,10 @@ JOINED = (
     "tests/kafka/test_failover.py::test_a_group_that_somebody_joins_between_plan_and_commit_is_refused_the_others_move_"
     "and_a_second_run_finishes",
 )
+REAPPLIED = (
+    "tests/kafka/test_failback.py::test_what_was_written_to_a_topic_after_its_own_promotion_is_reapplied_once_with_the_"
+    "rest",
+)
 UNDECIDED = (
     "tests/kafka/test_failback.py::test_records_that_come_while_a_failback_runs_or_that_a_transaction_hides_are_decided_"
     "about_first",
@@ -150,6 +154,13 @@ COMMANDS = (
         '            "not_refilled": (self.to_refill,',
         '            "not_refilled": (0,',
         ("tests/unit/test_failover_plan.py::test_a_failback_is_no_go_until_all_is_home_as_decided",),
+    ),
+    Mutant(
+        "a tail counts as re-applied whose topic is held",
+        "jobs/failover/failback.py",
+        "                self._require_reapplied(divergence, here, there)\n",
+        "",
+        REAPPLIED,
     ),
     Mutant(
         "a flow that was opened again stays noted as closed",

@@ -339,6 +339,7 @@ class Failback:
         if divergence.records:
             if decide == REAPPLY:
                 reapplied = self._reapply(here, states)
+                self._require_reapplied(divergence, here, there)
             log.info(event("divergence_decided", flow=self.away.name, records=divergence.records, decision=decide))
         refilled = self._refill(there)
         self._open(self.home, there)
@@ -559,6 +560,18 @@ class Failback:
         result = job.run(None)
         self.ledger.append("cycles", [Cycle.note(self.away, CycleJob.CLOSE, result.generation)])
         return result.records
+
+    def _require_reapplied(self, divergence: Divergence, here: Cluster, there: Cluster) -> None:
+        """Requires that nothing of the tail is left. A run passes by topics that are held; what came later is new."""
+        tails = self._diverged(there, here, {}).tails
+        left = [one for one in tails if one.records and one.from_offset < divergence.ends.get(one.key, 0)]
+        if left:
+            raise GateError(
+                f"flow {self.away.name}: topic {left[0].topic}, partition {left[0].partition}, offsets "
+                f"{left[0].from_offset} to {left[0].to_offset}: {left[0].records} diverged records were not re-applied "
+                f"({len(left)} partitions). The table anomalies says what holds the topic. Remove the cause, and run "
+                f"this notebook with mode = {FailoverMode.BEGIN} again. {self.home.name} was not opened"
+            )
 
     def _reopen(self, divergence: Divergence) -> int:
         """Reopens the flow away, after all groups have returned."""
