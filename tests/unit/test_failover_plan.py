@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.failover import failback, job
-from mirrorlake.jobs.failover.divergence import Divergence, merged, stretches
+from mirrorlake.jobs.failover.divergence import Divergence, deleted_stretches, merged, stretches
 from mirrorlake.jobs.failover.failback import FailbackResult
 from mirrorlake.jobs.failover.losses import Losses
 from mirrorlake.jobs.failover.plan import BLOCKS, Choice, Line, blocks_of, gate_frame
@@ -200,6 +200,18 @@ def test_what_is_passed_over_is_dropped_or_was_brought_there() -> None:
         (15, 20, "mirrored"),
     ]
     assert stretches(10, 10, [(0, 50)]) == []
+
+
+def test_of_what_retention_has_deleted_the_markers_of_what_a_flow_had_brought_are_no_loss() -> None:
+    """Each micro-batch of the flow back ends with a marker: a long failover would look like thousands of losses."""
+    brought = [(start, start + 9) for start in range(100, 1_000, 10)]
+    assert deleted_stretches(100, 1_000, brought) == [(100, 1_000, "mirrored")]
+    assert deleted_stretches(95, 1_003, brought) == [
+        (95, 100, "retention"),
+        (100, 1_000, "mirrored"),
+        (1_000, 1_003, "retention"),
+    ]
+    assert deleted_stretches(10, 20, [(12, 15)]) == [(10, 12, "retention"), (12, 16, "mirrored"), (16, 20, "retention")]
     assert merged([(7, 9), (1, 3), (3, 5), (4, 6)]) == ((1, 6), (7, 9))
 
 

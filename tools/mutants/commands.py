@@ -113,9 +113,16 @@ COMMANDS = (
     Mutant(
         "what retention has deleted of the diverged tail is in no gap",
         "jobs/failover/divergence.py",
-        "                    *stretches(tail.deleted_from, tail.from_offset, brought, GapKind.RETENTION),\n",
+        "                    *deleted_stretches(tail.deleted_from, tail.from_offset, brought),\n",
         "",
         UNDECIDED,
+    ),
+    Mutant(
+        "markers of what a flow had brought, which retention has deleted, are losses",
+        "jobs/failover/divergence.py",
+        "merged((first, last + 1) for first, last in brought)",
+        "brought",
+        ("tests/unit/test_failover_plan.py",),
     ),
     Mutant(
         "a flow that is opened again stops at what retention has deleted while it was closed",

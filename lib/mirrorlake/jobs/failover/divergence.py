@@ -239,7 +239,7 @@ class Divergence:
                     downstream_offset=downstream_next,
                 )
                 for start, end, kind in (
-                    *stretches(tail.deleted_from, tail.from_offset, brought, GapKind.RETENTION),
+                    *deleted_stretches(tail.deleted_from, tail.from_offset, brought),
                     *stretches(tail.from_offset, ends[tail.key], brought),
                 )
             ]
@@ -258,6 +258,13 @@ def stretches(
             found += [(start, first, left)] * (start < first) + [(first, last, GapKind.MIRRORED)]
             start = last
     return found + [(start, end, left)] * (start < end)
+
+
+def deleted_stretches(start: int, end: int, brought: Iterable[tuple[int, int]]) -> list[tuple[int, int, GapKind]]:
+    """Cuts `[start, end)`, which retention has deleted, into ranges of kind `retention` and ranges that a flow had
+    brought, each with the marker of its transaction behind it. Else each micro-batch of that flow would be a loss."""
+    with_markers = merged((first, last + 1) for first, last in brought)
+    return stretches(start, end, with_markers, GapKind.RETENTION)
 
 
 def diverged(
@@ -322,8 +329,8 @@ def diverged(
                 deleted_from=mirrored_to[key],
                 deleted=sum(
                     end - start
-                    for start, end, kind in stretches(mirrored_to[key], starts[key], brought.get(key, ()))
-                    if kind is not GapKind.MIRRORED
+                    for start, end, kind in deleted_stretches(mirrored_to[key], starts[key], brought.get(key, ()))
+                    if kind is GapKind.RETENTION
                 ),
             )
         )
