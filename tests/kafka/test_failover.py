@@ -664,7 +664,8 @@ def test_a_group_whose_coordinator_is_away_is_named_by_the_plan_and_not_left_beh
         listed = group_positions.list_groups_of_each
         with monkeypatch.context() as patched:  # a broker that is still registered, and does not answer
             patched.setattr(group_positions, "list_groups_of_each", lambda *given: (listed(*given)[0], False))
-            (unheard,) = [one for one in failover(world).lines if not one.group_id]
+            patched.setattr(group_positions, "LOADING_S", 0)
+            (unheard,) = [one for one in failover(world, groups=world.alias + ".*").lines if not one.group_id]
         assert (unheard.topic, unheard.partition, unheard.go) == ("__consumer_offsets", None, False)
         assert [(str(kind), reason) for kind, reason in unheard.blocks] == [("unreadable", planner.SILENT)]
         source.stop_broker(2)  # with the only replica of half the coordinators' log, and of a partition

@@ -40,10 +40,10 @@ def passed(mode: str, upstream: tuple[int, int], version: int = 1, **changes: An
         ([passed("full", (0, 12), source="else")], True),
         ([wrong(status="not_covered")], True),
         ([passed("full", (0, 12)), wrong((3, 4), mode="sample")], True),
-        ([wrong((0, 20), mode="full", status="not_comparable")], False),  # retention has deleted all on both sides
+        ([wrong((0, 20), mode="full", status="not_comparable")], False),  # retention has deleted all on one side
         ([wrong((0, 12), mode="incremental", status="not_comparable")], False),
-        ([wrong((2, 20), mode="full", status="not_comparable")], True),
-        ([wrong((0, 9), mode="full", status="not_comparable")], True),
+        ([wrong((2, 20), mode="full", status="not_comparable")], False),  # the map before 2 has expired meanwhile
+        ([wrong((0, 9), mode="full", status="not_comparable", offset_syncs_version=0)], True),  # of an earlier map
         ([wrong((0, 12), mode="time", status="not_comparable")], True),
         ([wrong((0, 12), mode="sample", status="not_comparable")], True),
         ([wrong((0, 12), mode="full", status="nothing_new")], True),

@@ -77,6 +77,9 @@ def test_a_time_is_before_the_mirror_if_the_map_before_the_first_run_that_holds_
     example.append("offset_syncs", rows)
     expired = {"source": "olden", "target": "east", "topic": "t", "partition": 0, "incarnation": 0, "expired_at": DAY}
     example.append("expired_ranges", [{**expired, "to_offset": 100}])
+    # Of a map that was read anew from the offset-syncs topic, the rows are there again.
+    example.append("offset_syncs", [run(3, "t", 1, (0, 200), 0, "12:10:00", source="olden")])
+    example.append("expired_ranges", [{**expired, "partition": 1, "to_offset": 100}])
     values = {"clusters": "olden, east", "olden.bootstrap.servers": "localhost:1", "olden->east.enabled": "true"}
     olden = Flow.load(write_flow(tmp_path, **values), "olden->east")
     translator = Translator(olden, example, ask_source=False)
@@ -85,8 +88,9 @@ def test_a_time_is_before_the_mirror_if_the_map_before_the_first_run_that_holds_
         positions = translator.at(round((at(time) - datetime(1970, 1, 1)).total_seconds() * 1000))
         return [(one.downstream_offset, one.status) for one in translator.translate(positions).positions]
 
-    assert found("11:00:00") == [(100, "before_mirror")]
-    assert (found("12:15:00"), found("13:00:00")) == ([(200, "exact")], [(300, "exact")])
+    assert found("11:00:00") == [(100, "before_mirror"), (0, "exact")]
+    assert found("12:15:00") == [(200, "exact"), (200, "exact")]
+    assert found("13:00:00") == [(300, "exact"), (200, "exact")]
 
 
 def test_what_is_handed_over_as_json_or_in_a_file_is_written_where_it_is_asked_for(

@@ -163,22 +163,24 @@ def test_a_partition_that_a_transform_has_spread_has_no_place_of_its_own(ledger:
 def test_a_time_at_or_before_the_first_run_has_no_offset_once_the_map_before_it_has_expired(
     ledger: Ledger, spark: Any
 ) -> None:
-    for source in ("aged", "young"):
+    for source in ("aged", "young", "rebuilt"):
         runs = [((100, 200), 100, "12:00:00"), ((200, 300), 200, "12:10:00")]
         rows = [run(1, "t", 0, upstream, start, at, source=source) for upstream, start, at in runs]
         ledger.append("offset_syncs", rows)
     expired = {"target": "east", "topic": "t", "partition": 0, "incarnation": 0, "expired_at": DAY}
     ledger.append("expired_ranges", [{**expired, "source": "aged", "to_offset": 100}])
+    # The map was read anew from the offset-syncs topic, so that the rows are there again.
+    ledger.append("expired_ranges", [{**expired, "source": "rebuilt", "to_offset": 200}])
     times = ", ".join(f"(TIMESTAMP '2026-11-20 {time}:00')" for time in ("11:30", "12:05", "13:00"))
     found = spark.sql(
-        "SELECT s, hour(at) * 60 + minute(at) AS minute, t.* FROM VALUES ('aged'), ('young') x (s) CROSS JOIN "
-        f"VALUES {times} y (at), LATERAL translate_time(s, 'east', 't', 0, at) t"
+        "SELECT s, hour(at) * 60 + minute(at) AS minute, t.* FROM VALUES ('aged'), ('young'), ('rebuilt') x (s) "
+        f"CROSS JOIN VALUES {times} y (at), LATERAL translate_time(s, 'east', 't', 0, at) t"
     ).collect()
     assert {(row["s"], row["minute"]): (row["upstream_offset"], row["downstream_offset"]) for row in found} == {
         ("aged", 690): (None, None),
-        ("young", 690): (100, 100),
-        **{(source, 725): (200, 200) for source in ("aged", "young")},
-        **{(source, 780): (300, 300) for source in ("aged", "young")},
+        **{(source, 690): (100, 100) for source in ("young", "rebuilt")},
+        **{(source, 725): (200, 200) for source in ("aged", "young", "rebuilt")},
+        **{(source, 780): (300, 300) for source in ("aged", "young", "rebuilt")},
     }
     assert {row["target_topic"] for row in found} == {"west.t"}
 

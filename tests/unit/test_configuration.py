@@ -275,22 +275,6 @@ def test_only_what_belongs_to_the_flow_is_mirrored() -> None:
     ] == ["orders", "orders-2", "a.orders"]
 
 
-def test_the_topics_that_the_flow_back_may_write_are_known_as_far_as_names_tell() -> None:
-    identity, both = {"replication.policy.class": "IdentityReplicationPolicy"}, {"b->a.enabled": "true"}
-    rename = {"replication.policy.class": "RenameReplicationPolicy", "topics.rename.regex": "x-(.*)"}
-    rename |= {"topics.rename.replacement": "y-$1"}
-    home = {"b->a.topics": "pay.*", "b->a.topics.exclude": "pay-1"}
-    topics = ("orders", "pay", "pay-1", "b.orders")
-
-    def told(**given: str) -> list[str]:
-        found = flow(topics="orders", **given)
-        return [topic for topic in topics if found.is_of_flow_back(topic)]
-
-    assert told() == told(**both) == [*told(**identity), "b.orders"]
-    assert told(**identity, **both, **home) == ["pay"]
-    assert told(**both, **{f"b->a.{name}": value for name, value in rename.items()}) == [*topics]
-
-
 def test_heartbeats_are_mirrored_whatever_topics_says_unless_that_is_off() -> None:
     assert flow(topics="orders").mirrors_topic("heartbeats")
     assert flow(topics="orders").mirrors_topic("x.heartbeats")

@@ -373,8 +373,8 @@ ANSWERING = (
     Mutant(
         "a difference of which nothing is left stands for ever",
         "ledger/store.py",
-        "OR p.status = 'not_comparable' AND p.mode IN",
-        "OR p.status = 'never' AND p.mode IN",
+        "p.passed OR p.status = 'not_comparable'",
+        "p.passed",
         (
             "tests/spark/test_standing_differences.py::test_a_difference_stands_until_a_later_verification_has_passed_over_it",
         ),
@@ -382,7 +382,7 @@ ANSWERING = (
     Mutant(
         "a time is that of the first run that is kept",
         "ledger/sql/translate_time.sql",
-        "max(e.to_offset) IS NOT NULL AS is_expired",
+        "coalesce(max(e.to_offset) <= min(r.upstream_start), false) AS is_expired",
         "false AS is_expired",
         (
             "tests/spark/test_views.py::test_a_time_at_or_before_the_first_run_has_no_offset_once_the_map_before_it_has_expired",

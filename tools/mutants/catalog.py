@@ -626,7 +626,7 @@ COPYING = (
     Mutant(
         "a flow back that keeps names lets a first start copy again what MirrorMaker 2 has copied",
         f"{MIRROR}/planning/first_start.py",
-        "    if flow.shares_by_default:\n",
+        "    if flow.shares_by_default and not begins_elsewhere:\n",
         "    if not flow.shares_by_default:\n",
         (f"{TAKEOVERS}::test_where_both_flows_keep_names_no_first_start_copies_again_what_mirrormaker_2_has_copied",),
     ),

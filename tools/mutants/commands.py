@@ -99,15 +99,15 @@ COMMANDS = (
     Mutant(
         "a flow that was failed over is not noted as closed",
         "jobs/failover/job.py",
-        '            self.ledger.append("cycles", [Cycle.note(self.flow, CycleJob.CLOSE, generation)])\n',
-        "",
+        '                self.ledger.append("cycles", [Cycle.note(self.flow, CycleJob.CLOSE, done.generation)])\n',
+        "                pass\n",
         CLOSED,
     ),
     Mutant(
         "a flow that can't be closed hides which groups were moved",
         "jobs/failover/job.py",
-        "        self._conclude(done)  # before the flow is closed",
-        "        pass  # before the flow is closed",
+        "        is_recorded = self._is_concluded(done)  # before the flow is closed",
+        "        is_recorded = False  # before the flow is closed",
         JOINED,
     ),
     Mutant(

@@ -15,7 +15,6 @@ from mirrorlake.config.properties import ARROW, Properties, Scope
 from mirrorlake.config.registry import SchemaRegistry
 from mirrorlake.config.replication_policy import (
     DefaultReplicationPolicy,
-    IdentityReplicationPolicy,
     find_ring,
     is_topic_name,
     names_tell_origin,
@@ -77,8 +76,6 @@ class Flow:
         source: the alias of the cluster that is read.
         target: the alias of the cluster that is written.
         policy_back: the policy of the flow back, if there is one whose names tell where topics came from.
-        topics_back: the topics that the flow back may write on the source under names that do not tell it; None if
-            there is no such flow.
         batch_max_records: the offsets of one micro-batch of the whole flow.
         batch_max_transformed_records: of these, the offsets in topics with a transform.
         batch_max_bytes: the bytes of one micro-batch of each slot.
@@ -120,7 +117,6 @@ class Flow:
     target_connection: Connection
     policy: DefaultReplicationPolicy
     policy_back: DefaultReplicationPolicy | None
-    topics_back: NameFilter | None
     topics: NameFilter
     groups: NameFilter
     replication_factor: int
@@ -250,10 +246,6 @@ class Flow:
         # A rule of names may take home what the flow back has brought.
         return self.policy.puts_alias_in_front or self.policy.remote_topic(topic) == topic
 
-    def is_of_flow_back(self, topic: str) -> bool:
-        """Tells whether the flow back may have written a topic of the source, so that a failover has places for it."""
-        return self.has_come_through_target(topic) or (self.topics_back is not None and topic in self.topics_back)
-
     @property
     def canary_group(self) -> str:
         """The group whose offset the mirror job sends on its way, if canaries are on."""
@@ -375,7 +367,6 @@ class Flow:
             target_connection=connections[scope.target],
             policy=read_policy(scope),
             policy_back=_policy_back(back),
-            topics_back=_topics_back(back),
             replication_factor=_replication_factor(scope),
             refresh_topics_interval_s=_refresh_interval_s(scope, "topics"),
             refresh_groups_interval_s=_refresh_interval_s(scope, "groups"),
@@ -563,15 +554,6 @@ def _policy_back(back: Scope) -> DefaultReplicationPolicy | None:
         return None
     policy = read_policy(back)
     return policy if policy.puts_alias_in_front else None
-
-
-def _topics_back(back: Scope) -> NameFilter | None:
-    if back.flow not in back.properties.flows or _policy_back(back) is not None:
-        return None
-    with suppress(ConfigurationError):  # of the other flow, which tells it
-        if type(read_policy(back)) is IdentityReplicationPolicy:
-            return NameFilter("topics", back.read("topics"), back.read("topics.exclude"))
-    return NameFilter("topics", (".*",))  # it may write under any name
 
 
 def _keep_names_both_ways(scope: Scope, back: Scope) -> bool:

@@ -14,9 +14,7 @@ from mirrorlake.config.options import OPTIONS
 from mirrorlake.errors import ConfigurationError
 
 # The fields that a running job takes over. Connections, names, slots and state wait for a restart.
-LIVE = frozenset(
-    {"warnings", "topics_back", "dead_letters_on_source", *(option.field for option in OPTIONS if option.is_live)}
-)
+LIVE = frozenset({"warnings", "dead_letters_on_source", *(option.field for option in OPTIONS if option.is_live)})
 # While one of these waits, so does what lets more pass: no topic may be mirrored without the mask that came with it,
 # under another name, or round and round.
 TRANSFORMING = frozenset({"transforms", "registries", "dead_letter_topic"})
@@ -131,7 +129,7 @@ class LiveFlow:
         return True
 
     def _notices(self, changed: set[str]) -> Iterator[Notice]:
-        if now := sorted(changed & LIVE - {"warnings", "topics_back"}):
+        if now := sorted(changed & LIVE - {"warnings"}):
             detail = f"{self._config} has changed: {', '.join(now)} now in effect"
             yield Notice("configuration_changed", detail, is_warning=False)
         if later := sorted(changed - LIVE):

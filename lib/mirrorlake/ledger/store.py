@@ -46,10 +46,8 @@ AND NOT EXISTS (
   WHERE p.source = f.source AND p.target = f.target AND p.topic = f.topic AND p.partition = f.partition
     AND p.started_at >= f.finished_at AND (
       p.passed AND p.mode <> 'sample' AND p.upstream_from <= f.upstream_from AND p.upstream_to >= f.upstream_to
-      OR p.passed AND p.mode IN ('full', 'incremental')
+      OR (p.passed OR p.status = 'not_comparable') AND p.mode IN ('full', 'incremental')
         AND (p.offset_syncs_version >= f.offset_syncs_version OR p.upstream_to >= f.upstream_to)
-      OR p.status = 'not_comparable' AND p.mode IN ('full', 'incremental')
-        AND p.upstream_from <= f.upstream_from AND p.upstream_to >= f.upstream_to
     )
 )
 """

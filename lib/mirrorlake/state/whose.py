@@ -13,8 +13,9 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.model.slot import SlotState
 
 REMEDY = (
-    "Give the source another alias than {source}, so that its topic is another; or, if a mirror has copied the topic, "
-    "exclude it there (topics.exclude) and delete the copy"
+    "If an alias was changed in the property file, change it back. Else give the source another alias than {source}, "
+    "so that its topic is another. Or, if a mirror has copied the topic, and this flow has no states there, exclude it "
+    "there (topics.exclude) and delete the copy"
 )
 
 

@@ -6,6 +6,7 @@ a given time; source and target then also tell which topics were created anew si
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -165,12 +166,13 @@ class Translator:
             F.min("upstream_start").alias("first"),
             F.max("upstream_end").alias("end"),
         )
-        expired = {(row["topic"], row["partition"]) for row in self._mine(views.read(self.ledger, "expired")).collect()}
+        of_expired = self._mine(views.read(self.ledger, "expired")).collect()
+        expired = {(row["topic"], row["partition"]): row["to_offset"] for row in of_expired}
         found = []
         for row in rows.orderBy("topic", "partition").collect():
             key, start = (row["topic"], row["partition"]), row["end"] if row["start"] is None else row["start"]
             # Records at or after the time may be before what is left of the map: the position is there, and not exact.
-            is_before = key in expired and row["start"] == row["first"]
+            is_before = row["start"] == row["first"] and expired.get(key, math.inf) <= row["first"]
             found.append(ReaderPosition(*key, start - 1 if is_before else start))
         return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,13 +21,13 @@ class CycleRows:
         flow: the flow.
         cycle_id: the id of the cycle.
         now: the time of the cycle, in UTC without a zone.
-        is_of_flow_back: tells whether the flow back may have written a topic of the source, by the property file now.
+        brought: the topics of the source that the flow back may have written.
     """
 
     flow: Flow
     cycle_id: str
     now: datetime
-    is_of_flow_back: Callable[[str], bool]
+    brought: Container[str]
 
     def translated(self, rows: Iterable[Mapping[str, Any]]) -> list[Checkpoint]:
         """Builds the rows of positions that have an offset on the target."""
@@ -96,7 +96,7 @@ class CycleRows:
     def _why_not(self, topic: str) -> tuple[Status, str]:
         """Returns status and reason of positions in a topic that can't be translated."""
         if not self.flow.mirrors_topic(topic):
-            is_back = self.is_of_flow_back(topic)
+            is_back = topic in self.brought
             return Status.NOT_MIRRORED, PositionReason.OF_FLOW_BACK if is_back else PositionReason.NOT_OF_FLOW
         if self.flow.scatters(topic):
             return Status.NOT_COVERED, PositionReason.SCATTERED

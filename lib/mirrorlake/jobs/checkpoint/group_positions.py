@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from mirrorlake.protocol.group_offsets import each_groups_offsets
 from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, list_groups_of_each
 from mirrorlake.reasons import KEPT
 
+LOADING_S, AGAIN_S = 10.0, 0.5
 NEWEST = """
 WITH seen AS (SELECT * FROM {checkpoints} WHERE created_at <= {at}),
 ended AS (SELECT group_id, max(created_at) AS at FROM seen WHERE topic IS NULL AND status = {deleted}
@@ -83,6 +85,11 @@ def on_cluster(
     """
     now = datetime.now(UTC).replace(tzinfo=None)
     listed, is_complete = list_groups_of_each(cluster, flow.connect_timeout_ms)
+    deadline = time.monotonic() + min(LOADING_S, flow.connect_timeout_ms / 1000)
+    while not is_complete and time.monotonic() < deadline:  # after an election, a coordinator loads its groups
+        time.sleep(AGAIN_S)
+        more, is_complete = list_groups_of_each(cluster, flow.connect_timeout_ms)
+        listed |= more
     found = {name: group for name, group in listed.items() if flow.moves_group(name) and name in groups}
     named = {name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS}
     named |= {name for name in known if name not in found and flow.moves_group(name) and name in groups}

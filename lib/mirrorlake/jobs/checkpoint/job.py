@@ -28,6 +28,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import GroupsFlow
 from mirrorlake.errors import GateError, LedgerError, MirrorlakeError, first_line
 from mirrorlake.gate import Gate, require
+from mirrorlake.jobs.checkpoint.brought_topics import BroughtTopics
 from mirrorlake.jobs.checkpoint.cycle_counts import CycleCounts
 from mirrorlake.jobs.checkpoint.cycle_rows import CycleRows
 from mirrorlake.jobs.checkpoint.cycles import CycleRun, Cycles, SparkCycles
@@ -213,6 +214,7 @@ class CheckpointJob:
         self.ledger.ensure_tables()
         self._translation = GroupTranslation(self.ledger, self.flow, self._target)
         self._sync = GroupSync(self.flow, self._target, self._translation.log_starts)
+        self._brought = BroughtTopics(self.config, self.flow, self._target)
         self._translation.prime()
         self._history.recall()
 
@@ -235,7 +237,7 @@ class CheckpointJob:
         offsets = [row for row in rows.get("offset", ()) if (row["topic"], row["partition"]) not in unread.partitions]
         found = self._translation.translate(session, offsets, rows.get("log", ()))
         translated = [row for row in found if row["downstream_offset"] is not None]
-        made = CycleRows(self.flow, cycle_id, now, self._file.newest.is_of_flow_back)
+        made = CycleRows(self.flow, cycle_id, now, self._brought)
         checkpoints = made.translated(translated) + made.without_place(
             row for row in found if row["downstream_offset"] is None
         )

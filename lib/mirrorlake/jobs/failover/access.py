@@ -158,15 +158,22 @@ def missing_to_open(flow: Flow, topics: Iterable[str] | None, ledger: Ledger) ->
         topics: source topics that a run would close; None for all.
         ledger: tables that know the ACLs which mirrorlake has created.
     """
-    denied = _denied_to_writers(flow, topics, ledger)
+    denied, admin = _denied_to_writers(flow, topics, ledger), Admin(flow.target_connection, "target", flow.name)
     if not denied:
         return []
     try:
-        if Admin(flow.target_connection, "target", flow.name).may_change_acls():
+        if admin.may_change_acls():
             return []
+        there = admin.acls()
     except MirrorlakeError as error:
         what = f"the right to delete ACLs can't be tested: {error.message}"
         return [MissingAccess(AccessKind.UNKNOWN, "", what)]
+    if there is None:  # an operator may have deleted them
+        what = f"ALTER on CLUSTER is missing, to delete {len(denied)} ACLs such as {denied[0]}, if they are there still"
+        return [MissingAccess(AccessKind.UNKNOWN, "", what)]
+    denied = [acl for acl in denied if acl in {*there}]
+    if not denied:
+        return []
     what = f"closing the flow needs ALTER on CLUSTER, to delete {len(denied)} ACLs such as {denied[0]}"
     return [MissingAccess(AccessKind.PERMISSION, "", what)]
 
@@ -217,7 +224,8 @@ def open_to_writers(flow: Flow, topics: Iterable[str] | None, ledger: Ledger) ->
     if not wanted:
         return []
     admin, now = Admin(flow.target_connection, "target", flow.name), datetime.now(UTC).replace(tzinfo=None)
-    refused = admin.delete_acls(wanted)
+    there = admin.acls()  # an operator may have deleted some
+    refused = admin.delete_acls([acl for acl in wanted if there is None or acl in {*there}])
     rows = [
         {
             "source": flow.source,

@@ -64,7 +64,7 @@ class Tail:
     """The diverged tail of one source partition: `records` records in the offsets `[from_offset, to_offset)`.
 
     The timestamps are the smallest and the largest of the records, within the years 1 to 9999. Retention has deleted
-    what was in `[deleted_from, from_offset)`. No flow had brought `deleted` of these offsets: at most as many records.
+    what was in `[deleted_from, from_offset)`. No flow had brought `deleted` of these offsets: about as many records.
     """
 
     topic: str

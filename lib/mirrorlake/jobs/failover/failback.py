@@ -127,8 +127,9 @@ class FailbackResult:
     def stopped_by(self) -> dict[str, str]:
         """Returns what stops a run besides lines, by kind, in words."""
         diverged = 0 if self.decided else self.divergence.records
+        lost = 0 if self.mode == FailoverMode.BEGIN else len(self.lost)  # else it is refused
         found = {
-            "lost": (len(self.lost), "partitions have lost records on the source, to decide about (lost)"),
+            "lost": (lost, "partitions have lost records on the source, to decide about (lost)"),
             "open_transaction": (len(self.divergence.hidden), "partitions have an open transaction on the source"),
             "diverged": (diverged, "records have diverged, to decide about (mode = begin, diverged)"),
             "not_refilled": (self.to_refill, "partitions are not copied home yet, as decided (mode = begin)"),
@@ -569,8 +570,9 @@ class Failback:
             raise GateError(
                 f"flow {self.away.name}: topic {left[0].topic}, partition {left[0].partition}, offsets "
                 f"{left[0].from_offset} to {left[0].to_offset}: {left[0].records} diverged records were not re-applied "
-                f"({len(left)} partitions). The table anomalies says what holds the topic. Remove the cause, and run "
-                f"this notebook with mode = {FailoverMode.BEGIN} again. {self.home.name} was not opened"
+                f"({len(left)} partitions). The table anomalies says what holds the topic. Remove the cause, or "
+                f"exclude the topic (topics.exclude), and run this notebook with mode = {FailoverMode.BEGIN} again. "
+                f"With diverged = {DROP}, that drops what is left. {self.home.name} was not opened"
             )
 
     def _reopen(self, divergence: Divergence) -> int:

@@ -11,10 +11,11 @@ signs for it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.name_filter import NameFilter
-from mirrorlake.errors import ConfigurationError, GateError, MirrorlakeError, TargetError
+from mirrorlake.errors import ConfigurationError, GateError, LedgerError, MirrorlakeError, TargetError
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint import rebuild, target_groups
 from mirrorlake.jobs.checkpoint.target_groups import COMMITTED_AT_ONCE
@@ -60,6 +61,7 @@ log = logging.getLogger(__name__)
 
 
 # The outcomes that leave nothing to do about a group.
+AGAIN = "Run it again: groups that have their offsets stay"
 MOVED = frozenset({FailoverOutcome.COMMITTED, FailoverOutcome.IN_STEP, FailoverOutcome.NO_PLACE})
 
 
@@ -341,20 +343,18 @@ class Failover:
         self._record(replace(result, lines=tuple(_decided(line) for line in result.lines)), choice)
         lines = self._commit(result.lines, situation)
         done = replace(result, lines=tuple(lines))
-        self._conclude(done)  # before the flow is closed: that may fail, and these groups were moved
+        is_recorded = self._is_concluded(done)  # before the flow is closed: that may fail, and these groups were moved
         is_whole = choice.is_of_all and all(line.outcome in MOVED for line in lines)
         closes = is_whole if choice.closes is None else choice.closes
         if closes:
-            try:
-                generation = self._close(situation, choice)
-            except MirrorlakeError as error:
-                raise type(error)(
-                    f"flow {self.flow.name}, failover {result.failover_id}: groups were moved, and closing the flow "
-                    f"has failed: {error.message}. Run it again: groups that have their offsets stay",
-                    retriable=error.retriable,
-                ) from None
-            done = replace(done, generation=generation)
-            self._open_to_writers(done, situation, choice)
+            with self._said(done, "groups were moved, and closing the flow has failed", AGAIN):
+                done = replace(done, generation=self._close(situation, choice))
+            self._open(done, situation, choice)
+        if not is_recorded:
+            with self._said(
+                done, f"groups were moved{_closed(done)}; table failovers still calls them intended", AGAIN
+            ):
+                self._conclude(done)
         refused = sorted({line.group_id for line in lines if (line.outcome or "").startswith(FailoverOutcome.REFUSED)})
         if refused:
             raise TargetError(
@@ -379,43 +379,72 @@ class Failover:
         done = replace(result, generation=self._close(situation, choice))
         closed = Line("", None, None, Status.NO_GROUPS, outcome=FailoverOutcome.CLOSED)
         self._record(replace(done, lines=(*map(_decided, done.lines), closed)), choice)
-        self._open_to_writers(done, situation, choice)
+        self._open(done, situation, choice)
         return done
 
-    def _open_to_writers(self, result: FailoverResult, situation: Situation, choice: Choice) -> None:
-        """Lets others write to the remote topics that a run has closed.
+    def _open(self, done: FailoverResult, situation: Situation, choice: Choice) -> None:
+        """Lets others write to the remote topics that a run has closed, and does what else follows from closing.
 
         Raises:
-            TargetError: the target has refused that for some.
+            TargetError: the target has refused the first for some.
+            MirrorlakeError: the ledger, or the source, does not answer.
         """
         topics = None if choice.topics is None else self._topics(situation, choice.topics)
-        left = access.open_to_writers(self.flow, topics, self.ledger)
+        with self._said(done, f"the flow is closed (generation {done.generation}), and what follows has failed", AGAIN):
+            left = access.open_to_writers(self.flow, topics, self.ledger)
+            if topics is not None:
+                self._open_back(situation, topics)
+            else:  # so that nobody is told of the silence of its jobs
+                self.ledger.append("cycles", [Cycle.note(self.flow, CycleJob.CLOSE, done.generation)])
         for one in left:
             log.warning(
                 event("denial_left", flow=self.flow.name, acl=one.missing, reason=one.outcome, to_do=one.command)
             )
         if left:
             raise TargetError(
-                f"flow {self.flow.name}, failover {result.failover_id}: the groups were moved and the flow is closed "
-                f"(generation {result.generation}), but {len(left)} ACLs still deny writing to remote topics, such as "
+                f"flow {self.flow.name}, failover {done.failover_id}: the flow is closed (generation "
+                f"{done.generation}), but {len(left)} ACLs still deny writing to remote topics, such as "
                 f"{left[0].missing}: {left[0].outcome}. Delete them ({left[0].command}), or run this again; run a "
                 "failback again in any case, which opens the other flow"
             )
+
+    def _is_concluded(self, result: FailoverResult) -> bool:
+        """Writes the outcomes; returns False if the ledger does not take them now. The flow is to be closed, whatever
+        becomes of them."""
+        try:
+            self._conclude(result)
+        except LedgerError as error:
+            log.warning(event("outcomes_not_recorded", flow=self.flow.name, failover=result.failover_id, error=error))
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _said(self, result: FailoverResult, what: str, to_do: str) -> Iterator[None]:
+        """Says in an error what has been done before it."""
+        try:
+            yield
+        except MirrorlakeError as error:
+            raise type(error)(
+                f"flow {self.flow.name}, failover {result.failover_id}: {what}: {error.message}. {to_do}",
+                retriable=error.retriable,
+            ) from None
 
     def _close(self, situation: Situation, choice: Choice) -> int:
         """Closes the flow, or the topics that the operator has named; returns the generation."""
         if choice.topics is None:
             generation = close(self.flow, situation.target)
-            # So that nobody is told of the silence of its jobs.
-            self.ledger.append("cycles", [Cycle.note(self.flow, CycleJob.CLOSE, generation)])
             opened_by = "notebooks/failback.ipynb"
             log.info(event("flow_closed", flow=self.flow.name, generation=generation, opened_by=opened_by))
             return generation
         topics = self._topics(situation, choice.topics)
         generation = _begin(self.flow, situation.target, Beginning(promotes=topics))
         log.info(event("topics_closed", flow=self.flow.name, generation=generation, topics=",".join(sorted(topics))))
+        return generation
+
+    def _open_back(self, situation: Situation, topics: frozenset[str]) -> None:
+        """Opens topics on the flow back, if there is one and its cluster is alive."""
         if self._back is not None and situation.source is not None:
-            self._open_back(self._back, situation.source, {self.flow.policy.remote_topic(topic) for topic in topics})
+            self._demote(self._back, situation.source, {self.flow.policy.remote_topic(topic) for topic in topics})
         elif self._back is not None:
             detail = (
                 f"cluster {self.flow.source} is dead, so topics of {self._back.name} that were promoted before stay "
@@ -424,9 +453,8 @@ class Failover:
             log.warning(
                 event("topics_not_opened", flow=self._back.name, topics=",".join(sorted(topics)), detail=detail)
             )
-        return generation
 
-    def _open_back(self, back: Flow, source: Cluster, topics: set[str]) -> None:
+    def _demote(self, back: Flow, source: Cluster, topics: set[str]) -> None:
         """Opens topics of the flow back that were promoted before: their groups have come from there."""
         states = offset_syncs.read_all_states(source, back.offset_syncs_topic, back.connect_timeout_ms)
         opened = promoted_topics(states.values()) & topics
@@ -483,7 +511,7 @@ class Failover:
                 if not at:
                     raise  # no group was touched
                 refusals |= dict.fromkeys(names[at:], error.message)
-                break
+                break  # these stay, and the outcomes of the others are kept
             commits: dict[str, dict[PartitionKey, tuple[int, str]]] = {}
             for line in some:
                 if line.group_id not in refusals and line.target_offset != line.continues_at:
@@ -599,6 +627,10 @@ def _decided(line: Line) -> Line:
         return replace(line, outcome=FailoverOutcome.NO_PLACE)
     is_there = line.target_offset == line.continues_at
     return replace(line, outcome=FailoverOutcome.IN_STEP if is_there else FailoverOutcome.INTENDED)
+
+
+def _closed(result: FailoverResult) -> str:
+    return f", and the flow is closed (generation {result.generation})" if result.generation else ""
 
 
 def close(flow: Flow, target: Cluster) -> int:

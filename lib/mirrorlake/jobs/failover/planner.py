@@ -43,7 +43,7 @@ CLOCKS_DIFFER_S = 300  # as clocks of machines do
 NO_LOSSES = Losses()
 GROUPS = "__consumer_offsets"
 NOT_RECORDED = (
-    "the checkpoint job records no offsets in the topic, as the property file has no flow back that writes it"
+    "the checkpoint job has recorded no offsets in the topic, as the property file had no flow back that writes it"
 )
 NOT_THEN = "no position of the group is recorded for that time, so that it would stay where it is"
 OF_FORMER_LOG = frozenset({PositionReason.RECREATED, PositionReason.TRUNCATED, PositionReason.FORMER_LOG})
@@ -128,9 +128,29 @@ class PlanMaker:
     def _without_groups(self, have: Set[tuple[str | None, int | None]], choice: Choice) -> list[Line]:
         """Returns lines for what concerns no known group: partitions with an open transaction, or with too many records
         that are not mirrored, or without a leader, that have no other line; and partitions of the groups' own topic
-        without a leader, and brokers that do not answer, of which nobody knows the groups."""
-        if not choice.is_of_all:
-            return []
+        without a leader, and brokers that do not answer, of which nobody knows the groups. If the operator has chosen
+        groups or topics, only the last of these: a chosen group may be missing."""
+        found = self._of_partitions(have, choice) if choice.is_of_all else []
+        if choice.at is None:
+            leaderless: list[int | None] = [*self._leaderless()] if choice.is_of_all else []
+            unheard = leaderless if self._tells_all else [*leaderless, None]
+            now = self._situation.looked_at
+            of_groups = (Standing("", GROUPS, index, None, "", SeenIn.SOURCE, now) for index in unheard)
+            found += [(self._placeless(one), [BlockKind.UNREADABLE]) for one in of_groups]
+        return [
+            replace(
+                line,
+                status=Status.NO_GROUPS,
+                blocks=tuple((kind, self._said_of_all(line, kind, choice)) for kind in of),
+                accepted=tuple(kind for kind in of if kind in choice.accept),
+            )
+            for line, of in found
+        ]
+
+    def _of_partitions(
+        self, have: Set[tuple[str | None, int | None]], choice: Choice
+    ) -> list[tuple[Line, list[BlockKind]]]:
+        """Returns the lines of partitions that have no other line, each with its blocks."""
         situation, now = self._situation, self._situation.looked_at
         behind = {
             key
@@ -148,20 +168,7 @@ class PlanMaker:
         standings = {
             Standing("", *key, None, "", SeenIn.SOURCE, now): of for key, of in kinds.items() if key not in have
         }
-        found = [(self._placeless(one), of) for one, of in standings.items() if self._is_meant(one, choice)]
-        if choice.at is None:
-            unheard: list[int | None] = [*self._leaderless()] if self._tells_all else [*self._leaderless(), None]
-            leaderless = (Standing("", GROUPS, index, None, "", SeenIn.SOURCE, now) for index in unheard)
-            found += [(self._placeless(one), [BlockKind.UNREADABLE]) for one in leaderless]
-        return [
-            replace(
-                line,
-                status=Status.NO_GROUPS,
-                blocks=tuple((kind, self._said_of_all(line, kind, choice)) for kind in of),
-                accepted=tuple(kind for kind in of if kind in choice.accept),
-            )
-            for line, of in found
-        ]
+        return [(self._placeless(one), of) for one, of in standings.items() if self._is_meant(one, choice)]
 
     def _said_of_all(self, line: Line, kind: BlockKind, choice: Choice) -> str:
         if kind is BlockKind.LAG:

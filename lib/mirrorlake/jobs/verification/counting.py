@@ -188,11 +188,11 @@ class Counting:
         here, silent_here = _bounds(source, {*remote}, since, timeout_ms)
         found = []
         for topic, target_topic in remote.items():
+            if topic in silent_here or target_topic in silent_there:
+                log.warning(event("topic_not_counted", flow=self.flow.name, topic=topic, reason=SILENT))
+                continue
             if topic not in here:
                 continue  # it was deleted meanwhile
-            if topic in silent_here or target_topic in silent_there:
-                log.info(event("topic_not_counted", flow=self.flow.name, topic=topic, reason=SILENT))
-                continue
             before, is_first = last.get(topic), topic not in last
             (source_id, source_bounds), (target_id, target_bounds) = here[topic], there.get(target_topic, ("", {}))
             of_source = before.source if before else Bookmark()

@@ -304,10 +304,10 @@ class Verification:
                 reason = NotCompared.PROMOTED.value
             elif transform is not None:
                 reason = NotCompared.TRANSFORMED.about(transform=transform.name)
-            elif key in known:
-                continue
             elif key in unread:
                 found[key] = _unread(key, unread[key])
+                continue
+            elif key in known:
                 continue
             else:
                 reason = NotCompared.NOT_IN_MAP.value

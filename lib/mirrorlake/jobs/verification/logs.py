@@ -43,6 +43,7 @@ KAFKA = """
   key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT,
     headers ARRAY<STRUCT<key: STRING, value: BINARY>>
 """
+ELECTION_S, AGAIN_S = 10.0, 0.5  # how long an election may take, and the pause between two looks
 RANGE = "topic STRING, partition INT, from_offset BIGINT, to_offset BIGINT"
 HIDDEN = (
     "Nobody can tell whether all its records are mirrored. Nothing was compared. If the right can't be granted, verify "
@@ -91,6 +92,8 @@ class FlowLogs:
     def __init__(self, spark: SparkSession, flow: Flow, source: Cluster, target: Cluster) -> None:
         self._spark, self._flow, self._source, self._target = spark, flow, source, target
         self._timeout_ms = flow.connect_timeout_ms
+        self._waited_for: dict[Cluster, set[PartitionKey]] = {source: set(), target: set()}
+        self._silent: dict[PartitionKey, str] = {}
 
     # -- offsets ------------------------------------------------------------------------------------
 
@@ -130,7 +133,7 @@ class FlowLogs:
         sides = (self._source, {extent.key: [extent.key] for extent in extents}), (self._target, remotes)
         found: dict[PartitionKey, str] = {}
         for cluster, of in sides:
-            _, unread = cluster.log_bounds(cluster.existing(of, self._timeout_ms))
+            _, unread = self._bounds(cluster, cluster.existing(of, self._timeout_ms))
             for log, error in unread.items():
                 found.update(dict.fromkeys(of[log], _why_unread(cluster, log, error)))
         return found
@@ -146,16 +149,31 @@ class FlowLogs:
         self, is_wanted: Callable[[str], bool]
     ) -> tuple[dict[PartitionKey, tuple[int, int]], dict[PartitionKey, str]]:
         """Returns start and end of every partition of the flow's wanted topics that isn't empty, and the partitions
-        whose log can't be listed now, with the reason."""
+        whose log can't be listed, now or when this was asked before, with the reason."""
         topics = {
             name: topic
             for name, topic in self._source.refresh(None, self._timeout_ms).items()
             if is_wanted(name) and self._flow.mirrors_topic(name)
         }
         keys = [(name, partition) for name, topic in topics.items() for partition in topic.leaders]
-        bounds, unread = self._source.log_bounds(keys)
+        bounds, unread = self._bounds(self._source, keys)
         there = {key: (start, end) for key, (start, end, _) in bounds.items() if start < end}
-        return there, {key: _why_unread(self._source, key, error) for key, error in unread.items()}
+        self._silent |= {key: _why_unread(self._source, key, error) for key, error in unread.items()}
+        return there, dict(self._silent)
+
+    def _bounds(
+        self, cluster: Cluster, keys: Iterable[PartitionKey]
+    ) -> tuple[dict[PartitionKey, tuple[int, int, int]], dict[PartitionKey, str]]:
+        """Returns `Cluster.log_bounds`, and waits for elections, once for each partition."""
+        bounds, unread = cluster.log_bounds(keys)
+        waited_for, deadline = self._waited_for[cluster], time.monotonic() + ELECTION_S
+        while (again := unread.keys() - waited_for) and time.monotonic() < deadline:
+            time.sleep(AGAIN_S)
+            told, still = cluster.log_bounds(again)
+            bounds |= told
+            unread = {key: error for key, error in (unread | still).items() if key not in told}
+        waited_for |= unread.keys()
+        return bounds, unread
 
     def late(self, before_ms: int, is_wanted: Callable[[str], bool]) -> dict[PartitionKey, Late]:
         """Returns the partitions of wanted topics whose first record that is not mirrored is older than a time.
@@ -270,7 +288,8 @@ class FlowLogs:
         if not ranges:
             return records.withColumn("left_out", F.lit(False))
         place: Any = {"on": ("topic", "partition"), "start": "from_offset", "end": "to_offset"}
-        left_out = disjoint(reduce(lambda one, other: one.unionByName(other), ranges), **place)
+        # Kept, as each look at the records asks for it.
+        left_out = disjoint(reduce(lambda one, other: one.unionByName(other), ranges), **place).localCheckpoint()
         found = located(records, left_out, **place)
         return found.select(*records.columns, F.col("range").isNotNull().alias("left_out"))
 
@@ -377,7 +396,8 @@ class FlowLogs:
         for topic in found:  # each by itself: the topics of several flows to the source may have the same names
             keys = [(topic.name, partition) for partition in topic.leaders]
             states = self._states_at("source", self._starts(self._source, keys))
-            brought = brought.unionByName(brought_ranges(run_rows(states), gap_rows(states)))
+            runs = run_rows(states).localCheckpoint()  # read twice, and each time is a reading of the whole topic
+            brought = brought.unionByName(brought_ranges(runs, gap_rows(states)))
         former = self._former_remotes(topic.name for topic in found)
         if not former:
             return brought

@@ -22,7 +22,7 @@ FROM (
   SELECT min_by(struct(r.upstream_start, r.downstream_start, r.target_topic, r.first_timestamp), r.upstream_start) FILTER (WHERE coalesce(r.last_timestamp >= q.at, true)) AS found,
          max_by(struct(r.upstream_end, r.downstream_end, r.target_topic, r.target_partition), r.upstream_start) AS ending,
          coalesce(min(r.target_partition) < max(r.target_partition), false) AS is_spread,
-         min(r.upstream_start) AS first_kept, max(e.to_offset) IS NOT NULL AS is_expired
+         min(r.upstream_start) AS first_kept, coalesce(max(e.to_offset) <= min(r.upstream_start), false) AS is_expired
   FROM (
     SELECT translate_time.source AS source, translate_time.target AS target, translate_time.topic AS topic, translate_time.partition AS partition, translate_time.at AS at
   ) q

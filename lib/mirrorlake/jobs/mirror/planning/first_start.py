@@ -12,6 +12,7 @@ from collections.abc import Collection
 
 from mirrorlake.config.flow import Flow, offset_syncs_topic
 from mirrorlake.config.properties import ARROW
+from mirrorlake.config.start import StartSpec
 from mirrorlake.errors import ConfigurationError, TargetError
 from mirrorlake.jobs.mirror.planning.readiness import first_records
 from mirrorlake.model.slot import merge_positions
@@ -35,8 +36,9 @@ def require_first_copy(flow: Flow, source: Cluster, target: Cluster, topics: Col
         ConfigurationError: MirrorMaker 2 has copied records in either direction.
         MirrorlakeError: what tells it can't be read.
     """
-    if flow.shares_by_default:
-        _require_not_copied(flow, target, topics)
+    begins_elsewhere = flow.start.flow != StartSpec()
+    if flow.shares_by_default and not begins_elsewhere:
+        _require_not_copied(flow, target, [topic for topic in topics if topic not in dict(flow.start.topics)])
     if flow.minds_provenance and not flow.start.is_chosen:
         _require_not_brought(flow, source, topics)
 
