@@ -184,22 +184,22 @@ HOLDING = (
     Mutant(
         "a checkpoint run ends well without a cycle",
         "jobs/checkpoint/cycles.py",
-        "(not is_well or deadline is None or",
+        "(not retries.is_well or deadline is None or",
         "(deadline is None or",
         ("tests/unit/test_cycles.py",),
     ),
     Mutant(
         "a checkpoint run on Spark ends well without a cycle",
         "spark/query_loop.py",
-        "(not self._is_well or deadline is None or",
+        "(not self._retries.is_well or deadline is None or",
         "(deadline is None or",
         ("tests/spark/test_query_loop.py",),
     ),
     Mutant(
         "a checkpoint run on Spark ends well while its cycles fail",
-        "spark/query_loop.py",
-        "                self._is_well = False\n",
-        "                pass\n",
+        "spark/retries.py",
+        "        self.is_well = False\n",
+        "",
         ("tests/spark/test_query_loop.py",),
     ),
     Mutant(

@@ -227,6 +227,19 @@ class Flow:
         """Whether the mirror job keeps ACLs of remote topics."""
         return self.sync_topic_acls_enabled or bool(self.remote_topics_writer)
 
+    @property
+    def name_back(self) -> str:
+        """The name of the flow in the other direction, whether there is one or not."""
+        return f"{self.target}{ARROW}{self.source}"
+
+    def load_back(self, config: str) -> Flow | None:
+        """Reads the flow in the other direction, if the property file enables it.
+
+        Raises:
+            ConfigurationError: it is not valid.
+        """
+        return Flow.load(config, self.name_back) if self.name_back in Properties.load(config).flows else None
+
     def mirrors_topic(self, topic: str) -> bool:
         """Tells whether a topic of the source belongs to the flow."""
         is_heartbeats = self.heartbeats_replication_enabled and self.policy.is_heartbeats_topic(topic)

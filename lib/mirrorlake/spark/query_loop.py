@@ -43,7 +43,6 @@ class Batches:
     flow: str
     metrics: Metrics = field(default_factory=of_process)
     once: bool = False
-    _is_well: bool = False  # after a success, and until a micro-batch fails
     _error: MirrorlakeError | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
     _busy: threading.Lock = field(default_factory=threading.Lock)
@@ -104,7 +103,7 @@ class Batches:
             query.isActive
             and not self._is_done
             and not self._stopping.is_set()
-            and (not self._is_well or deadline is None or time.monotonic() < deadline)
+            and (not self._retries.is_well or deadline is None or time.monotonic() < deadline)
         ):
             self._stopping.wait(POLL_S)
         problem = query.exception()
@@ -113,7 +112,7 @@ class Batches:
 
     @property
     def _is_done(self) -> bool:
-        return self.once and self._is_well
+        return self.once and self._retries.is_well
 
     def _batch(self, frame: DataFrame, number: int) -> None:
         with self._busy:
@@ -121,10 +120,8 @@ class Batches:
                 return
             try:
                 self.handle(frame, number)
-                self._is_well = True
                 self._retries.succeeded()
             except MirrorlakeError as error:
-                self._is_well = False
                 if not self._retries.may_go_on(error):
                     self._error = error
                     raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from mirrorlake.config.flow import Flow
@@ -32,6 +32,9 @@ class Retries:
         flow: the flow of the job.
         metrics: the metrics that count retries.
         least: the number of failures after which another attempt is made, whatever time they took.
+
+    Attributes:
+        is_well: whether an attempt has succeeded, and none has failed since.
     """
 
     timeout_s: float
@@ -39,6 +42,7 @@ class Retries:
     flow: str
     metrics: Metrics
     least: int = 0
+    is_well: bool = field(default=False, init=False)
     _failing: tuple[float, int] | None = None
     _is_stopped: bool = False
 
@@ -49,7 +53,7 @@ class Retries:
 
     def succeeded(self) -> None:
         """Resets the count of failures."""
-        self._failing = None
+        self._failing, self.is_well = None, True
 
     def repeat(self, step: Callable[[], StepResult]) -> StepResult:
         """Runs a step until it succeeds; returns its result.
@@ -69,6 +73,7 @@ class Retries:
 
     def may_go_on(self, error: MirrorlakeError) -> bool:
         """Waits before the next attempt; returns False if the error is final, or the time is up."""
+        self.is_well = False
         if not error.retriable:
             return False
         since, count = self._failing or (time.monotonic(), 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.config.properties import ARROW, Properties
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.protocol.cluster import Cluster
 
@@ -33,9 +32,8 @@ class BroughtTopics:
         return topic in self._names
 
     def _read(self) -> frozenset[str]:
-        name = f"{self._flow.target}{ARROW}{self._flow.source}"
         try:
-            back = Flow.load(self._config, name) if name in Properties.load(self._config).flows else None
+            back = self._flow.load_back(self._config)
         except ConfigurationError:  # the other flow's jobs tell it
             return self._names
         if back is None:

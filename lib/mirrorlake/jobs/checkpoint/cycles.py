@@ -108,19 +108,16 @@ class InProcessCycles:
         reader, number = GroupOffsetsReader(run.flow, groups_per_task=sys.maxsize), 0  # one deadline for all
         retries = Retries(run.flow.retry_timeout_ms / 1000, self._stopping.wait, run.flow.name, run.metrics)
         deadline = None if run.run_for_s is None else time.monotonic() + run.run_for_s
-        is_well = False  # after a success, and until a cycle fails
-        while not self._stopping.is_set() and (not is_well or deadline is None or time.monotonic() < deadline):
+        while not self._stopping.is_set() and (not retries.is_well or deadline is None or time.monotonic() < deadline):
             due = time.monotonic() + (run.interval_s or 0)
             rows = [row for partition in reader.partitions({}, {}) for row in reader.read(partition)]
             found = reader.with_logs([dict(zip(COLUMNS, row, strict=True)) for row in rows])
             try:
                 run.handle(self._spark, found, number)
                 retries.succeeded()
-                is_well = True
                 if run.interval_s is None:
                     return
             except MirrorlakeError as error:
-                is_well = False
                 if not retries.may_go_on(error):
                     raise
             except Exception as error:

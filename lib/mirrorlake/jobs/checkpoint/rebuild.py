@@ -10,7 +10,6 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from mirrorlake.config.flow import Flow
@@ -105,29 +104,25 @@ def missing(
             left_out["older"] += 1
         else:
             position, is_merged = places[0], len(places) > 1
-            row = Checkpoint(
-                source=flow.source,
-                target=flow.target,
-                group_id=one.group,
-                topic=position.topic,
-                partition=position.partition,
-                target_topic=one.topic,
-                target_partition=one.partition,
-                metadata=one.metadata,
-                status=Status.NOT_COVERED,
-                reason=f"rebuilt from {topic}",
-                cycle_id=cycle_id,
-                created_at=at,
-            )
-            if not is_merged:
-                is_mirrored = one.upstream_offset <= position.upstream_next
-                row = replace(
-                    row,
-                    upstream_offset=one.upstream_offset,
-                    downstream_offset=one.downstream_offset,
-                    status=Status.EXACT if is_mirrored else Status.CLAMPED,
+            status = Status.EXACT if one.upstream_offset <= position.upstream_next else Status.CLAMPED
+            found.append(
+                Checkpoint(
+                    source=flow.source,
+                    target=flow.target,
+                    group_id=one.group,
+                    topic=position.topic,
+                    partition=position.partition,
+                    target_topic=one.topic,
+                    target_partition=one.partition,
+                    upstream_offset=None if is_merged else one.upstream_offset,
+                    downstream_offset=None if is_merged else one.downstream_offset,
+                    metadata=one.metadata,
+                    status=Status.NOT_COVERED if is_merged else status,
+                    reason=f"rebuilt from {topic}",
+                    cycle_id=cycle_id,
+                    created_at=at,
                 )
-            found.append(row)
+            )
     return found, dict(left_out)
 
 

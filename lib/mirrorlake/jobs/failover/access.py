@@ -171,7 +171,7 @@ def missing_to_open(flow: Flow, topics: Iterable[str] | None, ledger: Ledger) ->
     if there is None:  # an operator may have deleted them
         what = f"ALTER on CLUSTER is missing, to delete {len(denied)} ACLs such as {denied[0]}, if they are there still"
         return [MissingAccess(AccessKind.UNKNOWN, "", what)]
-    denied = [acl for acl in denied if acl in {*there}]
+    denied = sorted({*denied} & {*there})
     if not denied:
         return []
     what = f"closing the flow needs ALTER on CLUSTER, to delete {len(denied)} ACLs such as {denied[0]}"
@@ -225,7 +225,7 @@ def open_to_writers(flow: Flow, topics: Iterable[str] | None, ledger: Ledger) ->
         return []
     admin, now = Admin(flow.target_connection, "target", flow.name), datetime.now(UTC).replace(tzinfo=None)
     there = admin.acls()  # an operator may have deleted some
-    refused = admin.delete_acls([acl for acl in wanted if there is None or acl in {*there}])
+    refused = admin.delete_acls(wanted if there is None else sorted({*wanted} & {*there}))
     rows = [
         {
             "source": flow.source,

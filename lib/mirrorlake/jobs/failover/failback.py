@@ -39,7 +39,7 @@ from mirrorlake.jobs.failover.lost_ends import (
 )
 from mirrorlake.jobs.failover.lost_ends import table as lost_ends_table
 from mirrorlake.jobs.failover.plan import ALIVE, Choice, FailoverMode
-from mirrorlake.jobs.failover.snapshot import connected, way_back
+from mirrorlake.jobs.failover.snapshot import connected
 from mirrorlake.jobs.mirror.in_process import InProcessEngine
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
@@ -184,11 +184,11 @@ class Failback:
         ledger: Ledger,
         suites: str | Path,
     ) -> None:
-        home = way_back(config, flow)
+        home = flow.load_back(config)
         if home is None:
             raise ConfigurationError(
-                f"flow {flow.name}: the flow back, {flow.target}->{flow.source}, is not enabled in {config}: set "
-                f"{flow.target}->{flow.source}.enabled = true"
+                f"flow {flow.name}: the flow back, {flow.name_back}, is not enabled in {config}: set "
+                f"{flow.name_back}.enabled = true"
             )
         self.spark, self.config, self.home, self.away = spark, config, home, flow
         self.ledger, self._suites = ledger, Path(suites)

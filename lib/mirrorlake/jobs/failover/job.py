@@ -33,7 +33,7 @@ from mirrorlake.jobs.failover.plan import ALIVE, DEAD, Choice, FailoverMode, Fai
 from mirrorlake.jobs.failover.planner import PlanMaker
 from mirrorlake.jobs.failover.recheck import changed_groups
 from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal, runs_of
-from mirrorlake.jobs.failover.snapshot import Situation, connected, look, way_back
+from mirrorlake.jobs.failover.snapshot import Situation, connected, look
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
@@ -139,7 +139,7 @@ class Failover:
         self.spark, self.config, self.flow, self.ledger, self._suites = spark, config, flow, ledger, Path(suites)
         self._check = check
         self._gate = Gate(self._suites / "failover.json")
-        self._back = way_back(config, flow)
+        self._back = flow.load_back(config)
 
     def carry_out(self, choice: Choice) -> FailoverResult:
         """Carries out the operator's choice.

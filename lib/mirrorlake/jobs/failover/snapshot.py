@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.config.properties import Properties
 from mirrorlake.errors import SourceError
 from mirrorlake.jobs.checkpoint.group_positions import ends_seen, partitions_seen
 from mirrorlake.jobs.failover.plan import AUTO, DEAD, Choice
@@ -109,12 +108,6 @@ class Situation:
     gaps: DataFrame
     failed: frozenset[PartitionKey]
     looked_at: datetime
-
-
-def way_back(config: str, flow: Flow) -> Flow | None:
-    """Returns the flow in the other direction, if the property file enables it."""
-    name = f"{flow.target}->{flow.source}"
-    return Flow.load(config, name) if name in Properties.load(config).flows else None
 
 
 @contextlib.contextmanager

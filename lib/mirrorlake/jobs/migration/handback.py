@@ -152,7 +152,7 @@ def _require_a_counterpart(flow: Flow) -> None:
     if flow.records == "local" or (flow.topics_shared and flow.minds_provenance):
         raise ConfigurationError(
             f"flow {flow.name} leaves out records that other flows have brought, which MirrorMaker 2 can't do: it "
-            f"would copy them, and those of {flow.target}->{flow.source} would go round for ever. Disable the flow "
+            f"would copy them, and those of {flow.name_back} would go round for ever. Disable the flow "
             "back and mirrorlake.topics.shared, leave mirrorlake.records out, and hand the flow back then. Nothing was "
             "changed"
         )

@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.config.properties import ARROW
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError, without_contents
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.migration.finding import LogFinding, map_frame
 from mirrorlake.jobs.migration.log_comparison import FOUND, GAPS_SHOWN, NO_RECORDS, compare, find, with_hash
-from mirrorlake.jobs.mirror.planning.readiness import first_records
+from mirrorlake.jobs.mirror.planning.readiness import first_records, require_told
 from mirrorlake.jobs.mirror.planning.start_offsets import first_positions
 from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
 from mirrorlake.ledger.anomaly import Anomaly
@@ -163,7 +162,7 @@ class Takeover:
     def _run(self, *, dry_run: bool) -> TakeoverResult:
         flow = self.flow
         if flow.topics_shared:
-            back = f"{flow.target}{ARROW}{flow.source}"
+            back = flow.name_back
             why = f"the default, as {back} is enabled and names are kept" if flow.shares_by_default else "in the file"
             raise ConfigurationError(
                 f"flow {flow.name}: others may write to its remote topics, too (mirrorlake.topics.shared: {why}), so "
@@ -272,8 +271,7 @@ class Takeover:
             if not position.downstream_next and remote in there and not self.flow.policy.is_heartbeats_topic(topic):
                 begun.setdefault(topic, []).append((remote, partition))
         held, unread = first_records(target, begun, self.flow.connect_timeout_ms, {})
-        for _, error in unread.values():
-            raise TargetError(f"flow {self.flow.name}: cluster {self.flow.target}: {error}", retriable=True)
+        require_told(self.flow, unread)
         if held:
             flow = self.flow
             way_out = (

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mirrorlake.config.flow import Flow, offset_syncs_topic
-from mirrorlake.config.properties import ARROW
 from mirrorlake.config.start import StartSpec
-from mirrorlake.errors import ConfigurationError, TargetError
-from mirrorlake.jobs.mirror.planning.readiness import first_records
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.jobs.mirror.planning.readiness import first_records, require_told
 from mirrorlake.model.slot import merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
@@ -54,24 +53,23 @@ def _require_not_copied(flow: Flow, target: Cluster, topics: Collection[str]) ->
         if remote is not None and partition in remote.leaders:
             asked.setdefault(topic, []).append((remote.name, partition))
     filled, unread = first_records(target, asked, flow.connect_timeout_ms, {})
-    for _, error in unread.values():
-        raise TargetError(f"flow {flow.name}: cluster {flow.target}: {error}", retriable=True)
+    require_told(flow, unread)
     if filled:
         topic = min(filled)
         remote_topic, partition = filled[topic]
-        back = f"{flow.target}{ARROW}{flow.source}"
         raise ConfigurationError(
             f"flow {flow.name}: MirrorMaker 2 has copied topic {topic} (topic {flow.mirrormaker.offsets_topic} on "
             f"cluster {flow.target} has its offsets), and {remote_topic}, partition {partition} there holds records. "
             "The flow has no positions, and would copy all records of the topic again. Nothing was changed. Take the "
-            f"flow over, with {back}.enabled = false meanwhile. Or delete the remote topics, to have them filled anew. "
-            "If others have written these records, and all are to be copied, set mirrorlake.topics.shared = true"
+            f"flow over, with {flow.name_back}.enabled = false meanwhile. Or delete the remote topics, to have them "
+            "filled anew. If others have written these records, and all are to be copied, set "
+            "mirrorlake.topics.shared = true"
         )
 
 
 def _require_not_brought(flow: Flow, source: Cluster, topics: Collection[str]) -> None:
     """Requires that the flow back has brought all of these topics itself, or that the file says where to begin."""
-    back, timeout_ms = f"{flow.target}{ARROW}{flow.source}", flow.connect_timeout_ms
+    timeout_ms = flow.connect_timeout_ms
     syncs = offset_syncs_topic(flow.target)
     there = source.refresh([syncs], timeout_ms, operations=True).get(syncs)
     if there is None or not there.leaders:  # a principal that may not describe it is told so where it is needed
@@ -81,10 +79,10 @@ def _require_not_brought(flow: Flow, source: Cluster, topics: Collection[str]) -
     asked = sorted((written & {*topics}) - dict(flow.start.topics).keys())
     if asked and was_taken_over(source, syncs, states, timeout_ms):
         raise ConfigurationError(
-            f"flow {flow.name}: flow {back} was taken over from MirrorMaker 2, whose records on cluster {flow.source} "
-            f"can't be told from those that were first written there. This flow would copy them to {flow.target}, "
-            f"where they came from: those of {len(asked)} topics, such as {asked[0]}. Nothing was changed. Set "
-            f"{flow.name}.mirrorlake.start to a time after the take-over, and before the first record that others have "
-            f"written on {flow.source}; or {flow.name}.mirrorlake.start.topic.<topic> to the offsets behind "
-            "MirrorMaker 2's records"
+            f"flow {flow.name}: flow {flow.name_back} was taken over from MirrorMaker 2, whose records on cluster "
+            f"{flow.source} can't be told from those that were first written there. This flow would copy them to "
+            f"{flow.target}, where they came from: those of {len(asked)} topics, such as {asked[0]}. Nothing was "
+            f"changed. Set {flow.name}.mirrorlake.start to a time after the take-over, and before the first record "
+            f"that others have written on {flow.source}; or {flow.name}.mirrorlake.start.topic.<topic> to the "
+            "offsets behind MirrorMaker 2's records"
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import MirrorlakeError
+from mirrorlake.errors import MirrorlakeError, TargetError
 from mirrorlake.model.slot import Position
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
@@ -254,6 +254,12 @@ def lacks(flow: Flow, operation: str, topic: str, cluster: str) -> str:
         cluster: alias of the topic's cluster.
     """
     return TopicHeld.NOT_PERMITTED.about(flow=flow.name, topic=topic, operation=operation, cluster=cluster)
+
+
+def require_told(flow: Flow, unread: Mapping[str, tuple[PartitionKey, str]]) -> None:
+    """Raises TargetError, which may pass, if a remote partition could not be looked into (`first_records`)."""
+    for _, error in unread.values():
+        raise TargetError(f"flow {flow.name}: cluster {flow.target}: {error}", retriable=True)
 
 
 def first_records(

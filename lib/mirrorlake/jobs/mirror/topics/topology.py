@@ -341,7 +341,7 @@ class Topology:
             there, here = (value or "its default" for value in (first.after, first.before))
             reason = (
                 f"{first.name} differs, for example: {there} on {flow.source}, {here} on {flow.target}. This flow and "
-                f"{flow.target}->{flow.source} are open, and each would undo the other. Set sync.topic.configs.enabled "
+                f"{flow.name_back} are open, and each would undo the other. Set sync.topic.configs.enabled "
                 "= false for one of them; the topics of its source then follow those of its target"
             )
             names = f"{remote}{f' and {len(new) - 1} more' if len(new) > 1 else ''}"
@@ -387,7 +387,7 @@ class Topology:
         if acls - self._given_by_both:
             flow = self.flow
             reason = (
-                f"this flow and {flow.target}->{flow.source} have both given {min(acls)}, for example, so nobody knows "
+                f"this flow and {flow.name_back} have both given {min(acls)}, for example, so nobody knows "
                 "where it comes from. It stays on both clusters; to revoke it, delete it on both"
             )
             log.warning(event("acls_not_synced", flow=flow.name, cluster=flow.target, reason=reason))

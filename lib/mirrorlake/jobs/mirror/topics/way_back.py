@@ -13,7 +13,6 @@ import threading
 from collections.abc import Mapping
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.config.properties import ARROW
 from mirrorlake.errors import ConfigurationError, MirrorlakeError
 from mirrorlake.log import event
 from mirrorlake.protocol.cluster import Cluster
@@ -75,7 +74,7 @@ class WayBack:
     def _flow_back(self, flow: Flow) -> Flow | None:
         """Loads the flow back; None if the file has none, or one that can't run."""
         try:
-            return Flow.load(self._config, f"{flow.target}{ARROW}{flow.source}")
+            return Flow.load(self._config, flow.name_back)
         except ConfigurationError:
             return None
 
