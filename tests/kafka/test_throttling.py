@@ -62,7 +62,7 @@ def test_a_rate_is_kept_and_changed_while_it_runs_and_a_backfill_gives_way_to_ot
         }
     )
     bulk, live = world.topic("bulk"), world.topic("live")
-    world.produce(bulk, RECORDS // 2, codec="none", size=1_900)
+    world.produce(bulk, RECORDS, codec="none", size=1_900)
 
     def mirrored() -> float:
         return world.metric("mirrored_bytes_total") or 0.0
@@ -75,11 +75,11 @@ def test_a_rate_is_kept_and_changed_while_it_runs_and_a_backfill_gives_way_to_ot
         world.produce(live, 500)
         eventually(lambda: sum(map(len, world.target_records(live).values())) == 500, what="the live topic")
         assert world.metric("lag_records"), "the backfill goes on"
+        began, before = time.monotonic(), mirrored()
         world.write_config(
             **{"mirrorlake.backfill.max.bytes.per.second": "0", "mirrorlake.max.bytes.per.second": str(int(fast))}
         )
         eventually(lambda: any("max_bytes_per_s now in effect" in line for line in world.lines), what="the new rates")
-        began, before = time.monotonic(), mirrored()
         eventually(lambda: world.metric("lag_records") == 0, what="the rest")
         assert mirrored() - before > 2 * fast, "so much was left that the rate shows"
         assert mirrored() - before < 1.5 * fast * (time.monotonic() - began + 1), "the rate of the flow"

@@ -19,7 +19,6 @@ from workflows.alerts import ALERTS
 from workflows.dashboard import TILES
 from workflows.settings import LATE_MINUTES, Cadence
 
-NOW = datetime.now(UTC).replace(tzinfo=None)
 FLOW, OTHER = {"source": "north", "target": "south"}, {"source": "east", "target": "west"}
 LEFT = {"source": "left", "target": "south"}  # a failover has closed it
 NEW = {"source": "new", "target": "south"}
@@ -30,7 +29,7 @@ Rows = Mapping[str, list[dict[str, Any]]]
 
 
 def ago(**amount: float) -> datetime:
-    return NOW - timedelta(**amount)
+    return datetime.now(UTC).replace(tzinfo=None) - timedelta(**amount)
 
 
 def cycle(job: str, finished_at: datetime, lag: int | None = None) -> dict[str, Any]:
@@ -40,47 +39,58 @@ def cycle(job: str, finished_at: datetime, lag: int | None = None) -> dict[str, 
 
 def measured(seconds: float, state: str = "mirroring", **flow: str) -> dict[str, Any]:
     partition = ("t", 0, state, None, 100, 200, 200, 100, 0, ago(minutes=1), seconds)
-    return {**flow, "measured_at": ago(seconds=1), "due_at": NOW + timedelta(hours=1), "partitions": [partition]}
+    return {**flow, "measured_at": ago(seconds=1), "due_at": ago(hours=-1), "partitions": [partition]}
 
 
-WELL: Rows = {
-    "lag_samples": [measured(1.0, **FLOW)],
-    "cycles": [
-        *(cycle("mirror", ago(minutes=1), 0), cycle("checkpoint", ago(minutes=1))),
-        *({**cycle("mirror", ago(hours=3), 9), **LEFT}, {**cycle("checkpoint", ago(hours=3)), **LEFT}),
-        {**cycle("close", ago(hours=2)), **LEFT},
-    ],
-    "offset_syncs": [
-        run(1, "t", 0, (0, 100), 0, "10:00:00", **FLOW, committed_at=ago(minutes=1)),
-        run(1, "t", 0, (0, 9), 0, "10:00:00", **LEFT, committed_at=ago(hours=4)),
-    ],
-    "gaps": [gap(1, "t", 0, (100, 101), "marker", 100, "10:00:00", **FLOW, committed_at=ago(minutes=1))],
-    "checkpoints": [checkpoint("g", "t", 0, (5, 5), "10:00:00", **FLOW)],
-    "verifications": [verification(1, "t", 0, (0, 100), "10:00:00", **FLOW, finished_at=ago(hours=3))],
-    "counts": [counted("t", 1, 10, (100, 100), "12:00:00", **FLOW)],
-}
-STOPPED = {**FLOW, "kind": "stopped", "action": "stop", "detected_at": ago(minutes=5)}
+STOPPED = {**FLOW, "kind": "stopped", "action": "stop"}
 REFUSED = {"suite": "offset_syncs", "subject": "north->south", "expectation": "e", "success": False, "cycle_id": "c"}
-# Of the other flow, the jobs have died long ago, while it had records to mirror and could not. The one that was left is
-# open again, and nobody has started its jobs. Of the new one, neither checkpoints nor a verification ever worked.
-UNWELL: Rows = {
-    "lag_samples": [measured(3600.0, **OTHER)],
-    "anomalies": [STOPPED],
-    "expectation_results": [{**REFUSED, "evaluated_at": ago(minutes=5)}],
-    "gaps": [gap(2, "t", 0, (101, 120), "retention", 100, "10:00:00", **FLOW, committed_at=ago(hours=2))],
-    "checkpoints": [checkpoint("g", "t", 0, (9, 9), "11:00:00", sync="refused", **FLOW)],
-    "verifications": [
-        verification(2, "t", 0, (0, 100), "11:00:00", passed=False, **FLOW, finished_at=ago(hours=2)),
-        verification(3, "t", 0, (0, 9), "11:00:00", **NEW, unmirrored=7, finished_at=ago(hours=1)),  # records are late
-    ],
-    "counts": [counted("t", 2, 11, (100, 150), "13:00:00", **FLOW, window_start=ago(hours=26))],
-    "cycles": [
-        *({**row, **OTHER} for row in (cycle("mirror", ago(hours=1), 500), cycle("checkpoint", ago(hours=1)))),
-        {**cycle("open", ago(minutes=30)), **LEFT},
-        *({**cycle("mirror", ago(hours=hours), 0), **NEW} for hours in (60, 0.01)),
-    ],
-    "offset_syncs": [run(1, "t", 0, (0, 9), 0, "10:00:00", **OTHER, committed_at=ago(hours=2))],
-}
+
+
+def well() -> Rows:
+    """Returns rows of now: a module may be loaded long before its tests run."""
+    return {
+        "lag_samples": [measured(1.0, **FLOW)],
+        "cycles": [
+            *(cycle("mirror", ago(minutes=1), 0), cycle("checkpoint", ago(minutes=1))),
+            *({**cycle("mirror", ago(hours=3), 9), **LEFT}, {**cycle("checkpoint", ago(hours=3)), **LEFT}),
+            {**cycle("close", ago(hours=2)), **LEFT},
+        ],
+        "offset_syncs": [
+            run(1, "t", 0, (0, 100), 0, "10:00:00", **FLOW, committed_at=ago(minutes=1)),
+            run(1, "t", 0, (0, 9), 0, "10:00:00", **LEFT, committed_at=ago(hours=4)),
+        ],
+        "gaps": [gap(1, "t", 0, (100, 101), "marker", 100, "10:00:00", **FLOW, committed_at=ago(minutes=1))],
+        "checkpoints": [checkpoint("g", "t", 0, (5, 5), "10:00:00", **FLOW)],
+        "verifications": [verification(1, "t", 0, (0, 100), "10:00:00", **FLOW, finished_at=ago(hours=3))],
+        "counts": [counted("t", 1, 10, (100, 100), "12:00:00", **FLOW)],
+    }
+
+
+def ill() -> Rows:
+    """Returns what is to be added for each alert to fire.
+
+    Of the other flow, the jobs have died long ago, while it had records to mirror and could not. The one that was left
+    is open again, and nobody has started its jobs. Of the new one, neither checkpoints nor a verification ever worked.
+    """
+    return {
+        "lag_samples": [measured(3600.0, **OTHER)],
+        "anomalies": [{**STOPPED, "detected_at": ago(minutes=5)}],
+        "expectation_results": [{**REFUSED, "evaluated_at": ago(minutes=5)}],
+        "gaps": [gap(2, "t", 0, (101, 120), "retention", 100, "10:00:00", **FLOW, committed_at=ago(hours=2))],
+        "checkpoints": [checkpoint("g", "t", 0, (9, 9), "11:00:00", sync="refused", **FLOW)],
+        "verifications": [
+            verification(2, "t", 0, (0, 100), "11:00:00", passed=False, **FLOW, finished_at=ago(hours=2)),
+            # Records are late.
+            verification(3, "t", 0, (0, 9), "11:00:00", **NEW, unmirrored=7, finished_at=ago(hours=1)),
+        ],
+        "counts": [counted("t", 2, 11, (100, 150), "13:00:00", **FLOW, window_start=ago(hours=26))],
+        "cycles": [
+            *({**row, **OTHER} for row in (cycle("mirror", ago(hours=1), 500), cycle("checkpoint", ago(hours=1)))),
+            {**cycle("open", ago(minutes=30)), **LEFT},
+            *({**cycle("mirror", ago(hours=hours), 0), **NEW} for hours in (60, 0.01)),
+        ],
+        "offset_syncs": [run(1, "t", 0, (0, 9), 0, "10:00:00", **OTHER, committed_at=ago(hours=2, seconds=1))],
+    }
 
 
 def session_with(spark: Any, *several: Rows) -> Any:
@@ -104,11 +114,11 @@ def values(session: Any) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def unwell(spark: Any) -> Any:
-    return session_with(spark, WELL, UNWELL)
+    return session_with(spark, well(), ill())
 
 
 def test_no_alert_fires_while_all_is_well_and_each_one_does_on_what_it_is_for(spark: Any, unwell: Any) -> None:
-    for rows in ((), (WELL,)):
+    for rows in ((), (well(),)):
         found = values(session_with(spark, *rows))
         assert {name for name, value in found.items() if not value <= THRESHOLDS[name]} == set()
     found = values(unwell)
@@ -139,13 +149,13 @@ def test_no_alert_fires_for_what_an_operator_has_paused_for_what_has_gone_or_for
         ],
         "counts": [counted("t", 2, 11, (100, 150), "13:00:00", **FLOW, window_start=ago(days=8))],
     }
-    found = values(session_with(spark, WELL, rest))
+    found = values(session_with(spark, well(), rest))
     assert {name for name, value in found.items() if not value <= THRESHOLDS[name]} == set()
 
 
 def test_a_topic_that_was_created_anew_is_no_loss_of_all_that_was_ever_mirrored(spark: Any) -> None:
     rows: Rows = {"gaps": [gap(3, "t", 0, (0, 500_000), "recreated", 9, "10:00:00", **FLOW, committed_at=ago(hours=2))]}
-    assert values(session_with(spark, WELL, rows))["records_lost"] == 1
+    assert values(session_with(spark, well(), rows))["records_lost"] == 1
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.key)
