@@ -118,11 +118,11 @@ def test_a_peer_that_says_nothing_costs_its_deadline_and_hides_no_other_flow(wor
     dead = {f"{name}.bootstrap.servers": f"127.0.0.1:{silent_port}" for name in names}
     flows = {f"{name}->t.enabled": "true" for name in names}
     world.write_config(clusters=", ".join((world.alias, "t", *names)), **dead, **flows)
-    for command, deadline in (("doctor", "2"), ("status", "2"), ("lag", "2")):
+    for command in ("doctor", "status", "lag"):
         began = time.monotonic()
-        code, found = look(world, command, "--deadline", deadline)
+        code, found = look(world, command, "--deadline", "6")
         assert code == ExitCode.FINDINGS
-        assert time.monotonic() - began < 25, command
+        assert time.monotonic() - began < 40, command
         if command == "doctor":
             assert sum(one["level"] == "problem" for one in found["findings"]) == len(names)
             assert levels(found, "state") == {"state": "ok"}

@@ -16,7 +16,6 @@ from mirrorlake.state import backlog
 from tests.moving import IDENTITY, both_ways, failback, failover
 from tests.world import DEADLINE_S, World, eventually
 
-NOW_MS = time.time_ns() // 1_000_000
 HOUR_MS = 3_600_000
 
 
@@ -27,6 +26,10 @@ def logs_of(world: World) -> Iterator[FlowLogs]:
         yield FlowLogs(world.spark, world.flow, source, target)
 
 
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def write(world: World, topic: str, records: int, age_ms: int = 2 * HOUR_MS, *, aborted: bool = False) -> None:
     """Writes records to partition 0, or aborts a transaction of them."""
     settings = {"transactional.id": topic} if aborted else {}
@@ -35,7 +38,7 @@ def write(world: World, topic: str, records: int, age_ms: int = 2 * HOUR_MS, *, 
         producer.init_transactions(DEADLINE_S)
         producer.begin_transaction()
     for number in range(records):
-        producer.produce(topic, f"v{number}", f"k{number}", partition=0, timestamp=NOW_MS - age_ms)
+        producer.produce(topic, f"v{number}", f"k{number}", partition=0, timestamp=now_ms() - age_ms)
     assert producer.flush(DEADLINE_S) == 0
     if aborted:
         producer.abort_transaction(DEADLINE_S)
@@ -52,10 +55,10 @@ def test_records_of_a_topic_created_anew_are_late_by_their_own_log_and_until_it_
     world.topic(partitions=1)
     write(world, topic, 3)
     with logs_of(world) as logs:
-        late = logs.late(NOW_MS - HOUR_MS, lambda _: True)
+        late = logs.late(now_ms() - HOUR_MS, lambda _: True)
         assert {key: (one.start, one.records) for key, one in late.items()} == {(topic, 0): (0, 3)}
         assert logs.still_late(late) == late, "the position in the former log is no progress"
-        assert logs.late(NOW_MS - 3 * HOUR_MS, lambda _: True) == {}, "not that late"
+        assert logs.late(now_ms() - 3 * HOUR_MS, lambda _: True) == {}, "not that late"
         world.mirror()
         assert logs.still_late(late) == {}
 
@@ -92,7 +95,7 @@ def test_a_long_backlog_is_as_late_as_its_first_record_wherever_that_is(
     write(world, topic, 20)
     with logs_of(world) as logs:
         monkeypatch.setattr(backlog, "EXACT_OFFSETS", 5)
-        late = logs.late(NOW_MS - HOUR_MS, lambda _: True)
+        late = logs.late(now_ms() - HOUR_MS, lambda _: True)
     assert {key: one.start for key, one in late.items()} == {(topic, 0): 10}, "offset 10 is of an aborted record"
 
 

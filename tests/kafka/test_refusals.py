@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from mirrorlake.errors import ConfigurationError, LedgerError, SourceError, TargetError
 from mirrorlake.jobs.migration.takeover import Takeover
 from mirrorlake.jobs.mirror.job import MirrorJob
@@ -13,7 +14,7 @@ from mirrorlake.jobs.mirror.topics.topics_job import keep_in_step
 from mirrorlake.local.cluster import LocalCluster
 from mirrorlake.protocol.cluster import Cluster
 
-from tests.world import ROOT, World
+from tests.world import ROOT, World, eventually
 
 
 @pytest.fixture
@@ -131,6 +132,8 @@ def test_a_target_without_transactions_is_refused(world: World, tmp_path: Path, 
     try:
         with pytest.raises(ConfigurationError, match="not ready"):
             _start_briefly(cluster)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        eventually(lambda: admin.list_topics(timeout=2).brokers, what="the broker, but for its transactions")
         world.write_config(
             **{"t.bootstrap.servers": cluster.bootstrap_servers, "mirrorlake.connect.timeout.ms": "3000"}
         )

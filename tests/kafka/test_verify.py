@@ -570,7 +570,7 @@ def test_a_partition_without_a_leader_is_not_covered_and_the_others_are_verified
             write(world.source_servers, alive, {0: records})
             write(world.source_servers, dead, {0: records, 1: records})
             world.mirror()
-        write(world.source_servers, new, {0: [record(1)]})
+        write(world.source_servers, new, {0: [record(1, timestamp=time.time_ns() // 1_000_000)]})  # not late yet
         for key in ((alive, 0), (dead, 1)):
             drop_before(world.source_admin, *key, 10)
         assert verify(world).passed

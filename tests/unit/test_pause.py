@@ -94,10 +94,14 @@ def test_a_job_that_looks_seldom_follows_an_order_at_its_next_look_and_not_one_o
 ) -> None:
     order: list[Pause | None] = [None]
     held, now_s, asked = Pause("ana", "x", 0), [0.0], [0]
+    held_up: list[Future] = []
 
     async def read(*_: Any) -> Pause | None:
         asked[0] += 1
-        await target.net.sleep(0.05)  # a far target
+        if held_up:
+            await held_up[-1]
+        else:
+            await target.net.sleep(0.05)  # a far target
         return order[0]
 
     monkeypatch.setattr(pause, "read_pause_async", read)
@@ -111,7 +115,9 @@ def test_a_job_that_looks_seldom_follows_an_order_at_its_next_look_and_not_one_o
     assert hasty.look(target, FLOW) == held
     now_s[0] += 60
     order[0] = None
+    held_up.append(Future())
     assert hasty.look(target, FLOW) == held, "the look goes on beside the job"
+    held_up.pop().success(None)
     target.net.poll(timeout_ms=1_000, future=hasty._under_way)
     now_s[0] += 60
     assert (hasty.look(target, FLOW), asked) == (None, [7]), "an answer that is as old as that is asked for anew"
