@@ -20,7 +20,7 @@ from chaos.failover.producers import NumberedProducer
 from chaos.failover.story import JOBS, ORDERS, PAYMENTS, RESULTS, GroupDraw, Story
 from tests.world import eventually
 
-DEADLINE_S = 150
+DEADLINE_S = 600
 TAIL = 5  # records that each partition gets after a move, so that the end of reading is seen
 
 Names = Mapping[str, str]  # of the topics on a cluster, by their names in the story

@@ -260,7 +260,7 @@ def test_a_death_in_the_midst_of_reapply_and_the_same_command_again_leave_every_
         }
         home.produce(topic, 60, seed=2)
         there = world.target_records(topic)
-        output, _ = process.communicate("go\n", timeout=240)
+        output, _ = process.communicate("go\n", timeout=900)
     finally:
         process.kill()
     assert process.returncode == -signal.SIGKILL, output
@@ -401,7 +401,12 @@ def test_records_that_come_while_a_failback_runs_or_that_a_transaction_hides_are
         world.produce(one, 6, 1, seed=2)
         expire(world, one, before)
     producer = Producer(
-        {"bootstrap.servers": world.source_servers, "transactional.id": f"{topic}-open", "log_level": 0}
+        {
+            "bootstrap.servers": world.source_servers,
+            "transactional.id": f"{topic}-open",
+            "log_level": 0,
+            "transaction.timeout.ms": 600_000,
+        }
     )
     producer.init_transactions(60)
     producer.begin_transaction()

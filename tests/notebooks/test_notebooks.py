@@ -111,7 +111,7 @@ def run(name: str, output: Path, jvm: WarmJvm | None, /, *, fails_with: str = ""
     for parameter, value in given.items():
         words += ["-p", parameter, value]
     environment = os.environ | logging_events() | (jvm.environment if jvm else {})
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False, env=environment)
     if jvm:
         jvm.end_session()
     assert bool(done.returncode) == bool(fails_with), done.stderr[-3000:]

@@ -51,7 +51,7 @@ def page(ledger: Ledger, tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1500,
         check=False,
     )
     assert made.returncode == 0, made.stderr[-3000:]
