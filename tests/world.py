@@ -52,6 +52,7 @@ from tests.log_lines import of_process
 ROOT = Path(__file__).resolve().parents[1]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DEADLINE_S = 180  # a cold JVM with another one beside it takes a minute to begin
+PROCESS_S = 900  # for one that starts a JVM, and works, on a machine that is slow and busy
 
 Record = tuple[Any, Any, Any, Any]  # key, value, headers, timestamp
 
@@ -328,16 +329,8 @@ class World:
     ) -> None:
         """Produces transactions, some of which are aborted."""
         dice = random.Random(seed)
-        producer = Producer(
-            {
-                "bootstrap.servers": self.source_servers,
-                "transactional.id": f"{topic}-{seed}-{uuid.uuid4().hex[:6]}",
-                "compression.type": "lz4",
-                "linger.ms": 2,
-                "log_level": 0,
-            }
-        )
-        producer.init_transactions(DEADLINE_S)
+        name, batches = f"{topic}-{seed}-{uuid.uuid4().hex[:6]}", {"compression.type": "lz4", "linger.ms": 2}
+        producer = transactional_producer(self.source_servers, name, **batches)
         for number in range(transactions):
             producer.begin_transaction()
             for record in _records(dice.randint(1, each), 60, seed * 1_000 + number):
@@ -578,6 +571,28 @@ def assert_trace(trace: dict[int, list[tuple[int, Record]]]) -> TraceAudit:
     return audit
 
 
+def transactional_producer(servers: str, transactional_id: str, **settings: Any) -> Producer:
+    """Returns a producer of another program. A transaction that it leaves open stays open for ten minutes, not for the
+    one that is the default: a slow machine needs longer than that to plan a failover."""
+    given = {"transactional.id": transactional_id, "transaction.timeout.ms": 600_000, "log_level": 0}
+    producer = Producer({"bootstrap.servers": servers, **given, **settings})
+    producer.init_transactions(DEADLINE_S)
+    return producer
+
+
+def write_in_transaction(producer: Producer, *topics: str, records: int = 1) -> None:
+    """Begins a transaction with so many records in partition 0 of each topic, and leaves it open."""
+    producer.begin_transaction()
+    for topic in topics:
+        for _ in range(records):
+            producer.produce(topic, b"x", partition=0)
+    assert producer.flush(DEADLINE_S) == 0
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def read_committed(servers: str, topic: str) -> dict[int, list[tuple[int, Record]]]:
     """Returns (offset, record) of every partition, up to its end."""
     consumer = Consumer(
@@ -711,7 +726,7 @@ def _offset(servers: str, topic: str, partition: int, isolation: int) -> int:
 
 def _records(count: int, size: int, seed: int) -> Iterable[dict[str, Any]]:
     dice = random.Random(seed)
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     for number in range(count):
         headers = [("trace", dice.randbytes(8)), ("n", str(number).encode()), ("n", None)][: dice.randint(0, 3)]
         yield {

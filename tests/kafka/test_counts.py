@@ -17,7 +17,7 @@ from mirrorlake.jobs.verification.counting import Counting
 from mirrorlake.ledger import views
 
 from tests.workspace import connect_server, run_script
-from tests.world import ROOT, World, eventually
+from tests.world import ROOT, World, eventually, transactional_producer, write_in_transaction
 
 HOUR_MS = 3_600_000
 THIS_HOUR_MS = time.time_ns() // 1_000_000 // HOUR_MS * HOUR_MS  # a run that crosses an hour has no window more
@@ -49,12 +49,8 @@ def write(servers: str, topic: str, records: int, age_ms: int = 0, partition: in
 
 
 def write_and_abort(servers: str, topic: str, records: int) -> None:
-    producer = Producer({"bootstrap.servers": servers, "transactional.id": uuid.uuid4().hex, "log_level": 0})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    for _ in range(records):
-        producer.produce(topic, b"never", partition=0)
-    assert producer.flush(30) == 0
+    producer = transactional_producer(servers, uuid.uuid4().hex)
+    write_in_transaction(producer, topic, records=records)
     producer.abort_transaction(30)
 
 

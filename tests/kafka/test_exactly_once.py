@@ -48,7 +48,7 @@ from mirrorlake.state.slot_report import SlotReport
 
 from tests import forked_mirror
 from tests.disk import fill, small_disk
-from tests.world import World, eventually, read_committed
+from tests.world import PROCESS_S, World, eventually, read_committed
 
 MAP = ("offset_syncs", "gaps")
 SCRIPT = Path(__file__).with_name("run_mirror.py")
@@ -87,11 +87,11 @@ def kill(world: World, failpoint: str) -> None:
     """Mirrors with a process that is killed at a step."""
     if world.runs_on_spark:
         process = start(world, failpoint=failpoint)
-        output, _ = process.communicate(timeout=900)
+        output, _ = process.communicate(timeout=PROCESS_S)
         code = process.returncode
     else:
         printed = world.directory / "killed.log"
-        code = forked_mirror.run(arguments(world), failpoint, printed, deadline_s=900)
+        code = forked_mirror.run(arguments(world), failpoint, printed, deadline_s=PROCESS_S)
         output = printed.read_text()
     assert code == -signal.SIGKILL, output
 
@@ -498,7 +498,7 @@ def test_a_deleted_spark_checkpoint_directory_changes_nothing(spark_world: World
     spark_world.produce(topic, 300)
     process = start(spark_world, 0.2)
     progress = Path(spark_world.warehouse) / Path(spark_world.warehouse).name / "_checkpoints"
-    eventually(lambda: list(progress.glob("ledger/*/offsets/*")), 900, what="a checkpoint to delete")
+    eventually(lambda: list(progress.glob("ledger/*/offsets/*")), PROCESS_S, what="a checkpoint to delete")
     process.kill()
     process.communicate(timeout=60)
     shutil.rmtree(progress)

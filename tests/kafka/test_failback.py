@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
 from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.failpoint import VARIABLE
@@ -44,7 +44,16 @@ from tests.moving import (
     text,
     texts,
 )
-from tests.world import ROOT, Record, World, consume_as, eventually
+from tests.world import (
+    PROCESS_S,
+    ROOT,
+    Record,
+    World,
+    consume_as,
+    eventually,
+    transactional_producer,
+    write_in_transaction,
+)
 
 
 def write_tail(world: World, topic: str, each: int) -> None:
@@ -53,15 +62,7 @@ def write_tail(world: World, topic: str, each: int) -> None:
     They have null and empty keys and values, duplicate headers, and timestamps of their own. Some are in transactions,
     one of which is aborted.
     """
-    producer = Producer(
-        {
-            "bootstrap.servers": world.source_servers,
-            "transactional.id": f"{topic}-tail",
-            "compression.type": "lz4",
-            "log_level": 0,
-        }
-    )
-    producer.init_transactions(60)
+    producer = transactional_producer(world.source_servers, f"{topic}-tail", **{"compression.type": "lz4"})
     for name, is_kept in (("x", True), ("aborted", False), ("y", True)):
         producer.begin_transaction()
         for number in range(each):
@@ -260,7 +261,7 @@ def test_a_death_in_the_midst_of_reapply_and_the_same_command_again_leave_every_
         }
         home.produce(topic, 60, seed=2)
         there = world.target_records(topic)
-        output, _ = process.communicate("go\n", timeout=900)
+        output, _ = process.communicate("go\n", timeout=PROCESS_S)
     finally:
         process.kill()
     assert process.returncode == -signal.SIGKILL, output
@@ -400,18 +401,8 @@ def test_records_that_come_while_a_failback_runs_or_that_a_transaction_hides_are
     for one, before in ((expired, 14), (gone, 16)):
         world.produce(one, 6, 1, seed=2)
         expire(world, one, before)
-    producer = Producer(
-        {
-            "bootstrap.servers": world.source_servers,
-            "transactional.id": f"{topic}-open",
-            "log_level": 0,
-            "transaction.timeout.ms": 600_000,
-        }
-    )
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    producer.produce(topic, b"undecided", partition=0)
-    assert producer.flush(30) == 0
+    producer = transactional_producer(world.source_servers, f"{topic}-open")
+    write_in_transaction(producer, topic)
     world.produce(topic, 3, 1)  # acknowledged, and hidden
     planned = failback(world)
     assert planned.to_json()["open_transactions"] == 1, "a plan tells of it"

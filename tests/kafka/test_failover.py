@@ -46,19 +46,12 @@ from tests.moving import (
     line,
     texts,
 )
-from tests.world import World, consume_as, eventually
+from tests.world import World, consume_as, eventually, transactional_producer, write_in_transaction
 
 
 def transaction(world: World, topic: str, count: int) -> None:
     """Produces that many records to partition 0 in one transaction."""
-    producer = Producer(
-        {
-            "bootstrap.servers": world.source_servers,
-            "transactional.id": f"{topic}-{datetime.now(UTC).timestamp()}",
-            "log_level": 0,
-        }
-    )
-    producer.init_transactions(60)
+    producer = transactional_producer(world.source_servers, f"{topic}-{datetime.now(UTC).timestamp()}")
     producer.begin_transaction()
     for number in range(count):
         producer.produce(topic, f"t{number}".encode(), partition=0)
@@ -773,19 +766,8 @@ def test_acknowledged_records_behind_an_open_transaction_are_not_called_mirrored
     world.produce(topic, 20, 1)
     group = world.commit("g", {(topic, 0): 5})
     world.mirror()
-    producer = Producer(
-        {
-            "bootstrap.servers": world.source_servers,
-            "transactional.id": f"{topic}-open",
-            "log_level": 0,
-            "transaction.timeout.ms": 600_000,
-        }
-    )
-    producer.init_transactions(60)
-    producer.begin_transaction()
-    for name in (topic, unread):
-        producer.produce(name, b"undecided", partition=0)
-    assert producer.flush(30) == 0
+    producer = transactional_producer(world.source_servers, f"{topic}-open")
+    write_in_transaction(producer, topic, unread)
     for name in (topic, unread):
         world.produce(name, 7, 1)  # acknowledged
     with pytest.raises(
@@ -814,17 +796,9 @@ def test_an_offset_that_a_transaction_is_about_to_commit_is_waited_for_or_named(
     group = world.commit("copier", {(topic, 0): 5})
     world.mirror()
     world.checkpoint()
-    producer = Producer(
-        {
-            "bootstrap.servers": world.source_servers,
-            "transactional.id": f"{topic}-copier",
-            "log_level": 0,
-            "transaction.timeout.ms": 600_000,
-        }
-    )
+    producer = transactional_producer(world.source_servers, f"{topic}-copier")
     consumer = Consumer({"bootstrap.servers": world.source_servers, "group.id": group, "log_level": 0})
     try:
-        producer.init_transactions(60)
         producer.begin_transaction()
         metadata = consumer.consumer_group_metadata()
         producer.send_offsets_to_transaction([TopicPartition(topic, 0, 12)], metadata, 60)

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from mirrorlake.cli.app import main
 from mirrorlake.cli.exit_code import ExitCode
 
-from tests.world import World, configure
+from tests.world import World, configure, transactional_producer, write_in_transaction
 
 
 @pytest.fixture
@@ -166,11 +166,8 @@ def test_the_assessment_says_what_is_left_out_and_why_and_who_reads_uncommitted_
     assert keyed.flush(30) == 0
     money = world.topic("money", 1)
     world.produce_transactions(money, 4, 5, 1, aborted=0.0)
-    open_one = Producer({"bootstrap.servers": world.source_servers, "transactional.id": f"{world.alias}-open"})
-    open_one.init_transactions(30)
-    open_one.begin_transaction()
-    open_one.produce(money, b"x", partition=0)
-    assert open_one.flush(30) == 0
+    open_one = transactional_producer(world.source_servers, f"{world.alias}-open")
+    write_in_transaction(open_one, money)
     try:
         end = sum(len(records) for records in world.source_records(money).values())
         ahead = world.commit("ahead", {(money, 0): end + 100, (plain, 0): 150})

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from mirrorlake.jobs.mirror.lag_meter import LagMeter, measure
 from mirrorlake.model.partition_lag import FlowLag, PartitionLag
 
-from tests.world import World, eventually
+from tests.world import World, eventually, transactional_producer, write_in_transaction
 
 HOUR_MS = 3_600_000
 
@@ -79,22 +79,15 @@ def test_offsets_without_records_open_transactions_and_topics_that_rest_are_told
     world.mirror()
     world.write_config(mirrorlake_topics_paused=resting)
     send(world, resting, now_ms, 5)
-    producer = Producer(
-        {"bootstrap.servers": world.source_servers, "transactional.id": f"{topic}-open", "log_level": 0}
-    )
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(topic, "aborted", partition=0)
-    producer.flush(30)
+    producer = transactional_producer(world.source_servers, f"{topic}-open")
+    write_in_transaction(producer, topic)
     producer.abort_transaction(30)
     eventually(lambda: lags(measure(world.flow))[topic, 0].lag == 2, what="an aborted record and its marker")
     found = measure(world.flow)
     tail, rest = lags(found)[topic, 0], lags(found)[resting, 0]
     assert (tail.lag, tail.oldest_at, tail.lag_seconds) == (2, None, 0.0), "no record waits"
     assert (rest.state, rest.lag) == ("paused", 5)
-    producer.begin_transaction()
-    producer.produce(topic, "open", partition=0)
-    producer.flush(30)
+    write_in_transaction(producer, topic)
     waiting = lags(measure(world.flow))[topic, 0]
     assert (waiting.lag, waiting.uncommitted) == (2, 1)
     producer.commit_transaction(30)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,7 +13,7 @@ from mirrorlake.jobs.verification.logs import FlowLogs
 from mirrorlake.state import backlog
 
 from tests.moving import IDENTITY, both_ways, failback, failover
-from tests.world import DEADLINE_S, World, eventually
+from tests.world import DEADLINE_S, World, eventually, now_ms
 
 HOUR_MS = 3_600_000
 
@@ -24,10 +23,6 @@ def logs_of(world: World) -> Iterator[FlowLogs]:
     with connected(world.flow, Choice(source=ALIVE)) as (target, source):
         assert source is not None
         yield FlowLogs(world.spark, world.flow, source, target)
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def write(world: World, topic: str, records: int, age_ms: int = 2 * HOUR_MS, *, aborted: bool = False) -> None:

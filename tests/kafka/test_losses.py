@@ -39,7 +39,18 @@ from mirrorlake.reasons import NotCompared, PositionReason
 
 from tests.conftest import CLEANER
 from tests.moving import IDENTITY, both_ways, failback, failover
-from tests.world import ROOT, Record, World, config_of, configure, consume_as, eventually
+from tests.world import (
+    ROOT,
+    Record,
+    World,
+    config_of,
+    configure,
+    consume_as,
+    eventually,
+    now_ms,
+    transactional_producer,
+    write_in_transaction,
+)
 
 
 def contents(records: list[tuple[int, Record]]) -> list[Record]:
@@ -243,12 +254,8 @@ def test_someone_elses_record_in_a_remote_topic_that_nobody_will_read_is_passed_
     topic = plain_world.topic(partitions=1)
     plain_world.produce(topic, 100, 1)
     plain_world.mirror()
-    settings = {"bootstrap.servers": plain_world.target_servers, "transactional.id": f"{topic}-other", "log_level": 0}
-    other = Producer(settings)
-    other.init_transactions(30)
-    other.begin_transaction()
-    other.produce(plain_world.remote(topic), b"not ours", partition=0)
-    assert other.flush(30) == 0
+    other = transactional_producer(plain_world.target_servers, f"{topic}-other")
+    write_in_transaction(other, plain_world.remote(topic))
     other.abort_transaction(30)
     plain_world.produce(topic, 50, 1, seed=2)
     assert plain_world.mirror().records == 50
@@ -844,7 +851,7 @@ def test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_no
 def old_entries(magic: int, codec: int, start: int, count: int) -> bytes:
     """Encodes entries of message format v0 or v1 from an offset on, as old brokers wrote them."""
     builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     for number in range(count):
         offset = start + number if magic == 0 or not codec else number  # inner offsets are relative since v1
         builder.append(

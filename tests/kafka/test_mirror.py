@@ -16,7 +16,15 @@ from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.spark.timing import STAGES
 
-from tests.world import CODECS, World, configure, eventually, read_committed
+from tests.world import (
+    CODECS,
+    World,
+    configure,
+    eventually,
+    read_committed,
+    transactional_producer,
+    write_in_transaction,
+)
 
 
 def test_every_record_arrives_once_and_unchanged_with_every_codec_and_through_transactions(spark_world: World) -> None:
@@ -82,11 +90,8 @@ def test_an_open_transaction_on_the_source_is_waited_for_and_after_a_while_named
     topic = plain_world.topic(partitions=1)
     plain_world.produce(topic, 100, 1)
     transactional_id = f"{topic}-open"
-    producer = Producer({"bootstrap.servers": plain_world.source_servers, "transactional.id": transactional_id})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(topic, b"undecided", partition=0)
-    producer.flush(30)
+    producer = transactional_producer(plain_world.source_servers, transactional_id)
+    write_in_transaction(producer, topic)
     plain_world.produce(topic, 50, 1, seed=2)
     opened = time.monotonic()
     if interval_s is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -67,7 +66,17 @@ from mirrorlake.protocol.probes.permissions import denied_commits
 from mirrorlake.protocol.users import read_quotas
 from mirrorlake.translation.translator import Translator
 
-from tests.world import World, config_of, configure, eventually, read_committed, set_config
+from tests.world import (
+    World,
+    config_of,
+    configure,
+    eventually,
+    now_ms,
+    read_committed,
+    set_config,
+    transactional_producer,
+    write_in_transaction,
+)
 
 
 @pytest.fixture
@@ -76,7 +85,7 @@ def world(plain_world: World) -> World:
 
 
 SECRET = "canary-9f3b"
-NOW_MS = time.time_ns() // 1_000_000
+SENT_MS = now_ms()  # on both sides: records are compared with their timestamps
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +282,9 @@ def test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_
         assert re.search(message, refused), f"{message} is not in {refused}"
         grant(secured, world, *rights)
     configure(world, topic, {"retention.ms": "7300000"})
-    hanging = open_transaction(world, world.topic("undecided", 1))
+    undecided = world.topic("undecided", 1)
+    hanging = transactional_producer(world.source_servers, undecided)
+    write_in_transaction(hanging, undecided)
     refused = said()
     for message, rights in [
         (r"heartbeats on cluster t can't .*needs WRITE on this TOPIC", on(of_topic, "heartbeats", AclOperation.WRITE)),
@@ -333,17 +344,6 @@ def test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_
     assert not re.search(r"needs|not_synced|mirror_failed", text), text
     assert config_of(world.target_admin, world.remote(topic))["retention.ms"] == "7300000"
     assert sum(map(len, world.target_records(topic).values())) == sum(map(len, world.source_records(topic).values()))
-
-
-def open_transaction(world: World, topic: str) -> Producer:
-    """Begins a transaction with one record, whose transactional id is the topic's name."""
-    settings = {"transactional.id": topic, "transaction.timeout.ms": 600_000, "log_level": 0}
-    producer = Producer({"bootstrap.servers": world.source_servers, **settings})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(topic, b"undecided", partition=0)
-    producer.flush(30)
-    return producer
 
 
 def test_a_remote_topic_that_stamps_records_anew_and_may_not_be_changed_is_held_and_the_others_go_on(
@@ -571,7 +571,7 @@ def test_records_are_missing_where_nobody_can_tell_whether_compaction_has_delete
 def send(servers: str, topic: str, values: Iterable[bytes]) -> None:
     producer = Producer({"bootstrap.servers": servers, "log_level": 0})
     for value in values:
-        producer.produce(topic, value, partition=0, timestamp=NOW_MS)
+        producer.produce(topic, value, partition=0, timestamp=SENT_MS)
     assert producer.flush(30) == 0
 
 

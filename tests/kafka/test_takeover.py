@@ -27,7 +27,16 @@ from mirrorlake.state.offset_syncs import read_all_states
 from tests.log_lines import logged
 from tests.mirrormaker import mirrormaker
 from tests.moving import IDENTITY, both_ways, failover
-from tests.world import ROOT, Record, World, consume_as, eventually, read_committed
+from tests.world import (
+    ROOT,
+    Record,
+    World,
+    consume_as,
+    eventually,
+    read_committed,
+    transactional_producer,
+    write_in_transaction,
+)
 
 
 def take_over(world: World, *, dry_run: bool = False) -> TakeoverResult:
@@ -340,11 +349,8 @@ def test_an_open_transaction_on_the_target_is_waited_for(world: World) -> None:
     topic = world.topic(partitions=1)
     world.produce(topic, 50, partitions=1)
     remote_topic(world, topic)
-    producer = Producer({"bootstrap.servers": world.target_servers, "transactional.id": world.alias, "log_level": 0})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(world.remote(topic), b"open", partition=0)
-    producer.flush(30)
+    producer = transactional_producer(world.target_servers, world.alias)
+    write_in_transaction(producer, world.remote(topic))
     world.write_config(**{"mirrorlake.connect.timeout.ms": "2000"})
     with pytest.raises(TargetError, match="MirrorMaker 2 still runs, or its last transaction has not timed out yet"):
         take_over(world)

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from mirrorlake.errors import TargetError
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.protocol.batches.record_batch import read_log
 
-from tests.world import DEADLINE_S, World
+from tests.world import DEADLINE_S, World, transactional_producer, write_in_transaction
 
 # Files that a broker makes anew from the log, once it does not believe in a clean shutdown.
 DERIVED = ("*.index", "*.timeindex", "*.txnindex", "*.snapshot")
@@ -59,14 +58,8 @@ def test_a_target_that_has_lost_mirrored_records_is_refused_before_and_after_oth
             world.mirror()
     assert world.target_records(topic)[0] == kept
 
-    producer = Producer(
-        {"bootstrap.servers": target.bootstrap_servers, "transactional.id": f"{topic}-other", "log_level": 0}
-    )
-    producer.init_transactions(DEADLINE_S)
-    producer.begin_transaction()
-    for _ in range(250):
-        producer.produce(world.remote(topic), b"x", partition=0)
-    producer.flush(DEADLINE_S)
+    producer = transactional_producer(target.bootstrap_servers, f"{topic}-other")
+    write_in_transaction(producer, world.remote(topic), records=250)
     producer.abort_transaction(DEADLINE_S)
     with pytest.raises(TargetError, match=said):
         world.mirror()

@@ -20,22 +20,7 @@ from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
 
-from tests.world import DEADLINE_S, World, eventually
-
-
-def transactional(servers: str, transactional_id: str) -> Producer:
-    """Returns a producer of another program."""
-    producer = Producer({"bootstrap.servers": servers, "transactional.id": transactional_id, "log_level": 0})
-    producer.init_transactions(DEADLINE_S)
-    return producer
-
-
-def write_in_transaction(producer: Producer, topic: str, records: int = 1) -> None:
-    """Begins a transaction with so many records, and leaves it open."""
-    producer.begin_transaction()
-    for _ in range(records):
-        producer.produce(topic, b"x", partition=0)
-    producer.flush(DEADLINE_S)
+from tests.world import DEADLINE_S, World, eventually, transactional_producer, write_in_transaction
 
 
 def producer_ids(cluster: Cluster, key: PartitionKey, start: int, end: int) -> set[int]:
@@ -66,7 +51,7 @@ def test_on_shared_topics_open_transactions_of_others_hold_back_no_job_and_a_mar
         assert target.limits.ends_checked == {(remote, 0): 1}
 
     world.write_config(**{"mirrorlake.topics.shared": "true"})
-    producer = transactional(world.target_servers, topic)
+    producer = transactional_producer(world.target_servers, topic)
     write_in_transaction(producer, remote)
     for seed in (1, 2):  # the second job begins behind records that can't be read yet
         world.produce(topic, 5, 1, seed=seed)
@@ -82,7 +67,7 @@ def test_an_open_transaction_of_an_earlier_attempt_is_waited_for_and_one_of_othe
     world.mirror()
     remote, flow = world.remote(topic), world.flow
     end = world.target_records(topic)[0][-1][0] + 1
-    producer = transactional(world.target_servers, topic)
+    producer = transactional_producer(world.target_servers, topic)
     write_in_transaction(producer, remote)
     stretch = Stretch(topic, 0, "", remote, 5, 5, end, 6)
     with closing(Cluster(flow.target_connection, "target", "test").connect()) as target:
@@ -156,7 +141,7 @@ def test_a_look_for_records_reads_on_from_where_the_last_one_has_found_those_of_
         return read_stretch(cluster, key, **given)
 
     monkeypatch.setattr(readiness, "read_stretch", read)
-    producer = transactional(world.source_servers, topic)
+    producer = transactional_producer(world.source_servers, topic)
     blank: readiness.Blank = {}
     with closing(Cluster(world.flow.source_connection, "source", "test").connect()) as cluster:
         cluster.refresh([topic], 30_000)

@@ -33,7 +33,7 @@ from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.topic_changes import Change, ChangeKind
 
 from tests.moving import IDENTITY, both_ways, failover
-from tests.world import World, config_of, eventually, read_committed, set_config
+from tests.world import World, config_of, eventually, now_ms, read_committed, set_config
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_a_remote_topic_that_begins_to_stamp_records_anew_gets_none_before_it_is
         set_config(world.target_admin, world.remote(topic), latest, "3600000")
         eventually(lambda: config_of(world.target_admin, world.remote(topic))[latest] == "3600000")
         producer = Producer({"bootstrap.servers": world.source_servers, "log_level": 0})
-        producer.produce(topic, b"of the future", timestamp=time.time_ns() // 1_000_000 + 7_200_000)
+        producer.produce(topic, b"of the future", timestamp=now_ms() + 7_200_000)
         assert producer.flush(30) == 0
         eventually(lambda: len(world.target_records(topic)[0]) == 101)
     for said in ("replaces the timestamps of records", "refuses records for their timestamps"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -24,7 +23,16 @@ from mirrorlake.ledger.maintenance import Maintenance, Retention
 from mirrorlake.local.cluster import LocalCluster, running
 
 from tests.moving import failover
-from tests.world import ROOT, World, _offset, configure, eventually
+from tests.world import (
+    ROOT,
+    World,
+    _offset,
+    configure,
+    eventually,
+    now_ms,
+    transactional_producer,
+    write_in_transaction,
+)
 
 Content = dict[str, Any]
 HOLE = None  # two offsets without a record: those of an aborted one, and of its marker
@@ -63,7 +71,7 @@ def record(number: int, **changes: Any) -> Content:
     }
 
 
-NOW = time.time_ns() // 1_000_000 - 100_000
+NOW = now_ms() - 100_000
 
 
 def write(servers: str, topic: str, contents: dict[int, Iterable[Content | None]]) -> None:
@@ -78,10 +86,7 @@ def write(servers: str, topic: str, contents: dict[int, Iterable[Content | None]
                 continue
             assert plain.flush(30) == 0
             if aborting is None:
-                aborting = Producer(
-                    {"bootstrap.servers": servers, "transactional.id": uuid.uuid4().hex, "log_level": 0}
-                )
-                aborting.init_transactions(30)
+                aborting = transactional_producer(servers, uuid.uuid4().hex)
             aborting.begin_transaction()
             aborting.produce(
                 topic,
@@ -449,11 +454,8 @@ def test_an_open_transaction_before_the_end_of_the_map_is_waited_for_and_named(w
     topic = world.topic(partitions=1)
     world.produce(topic, 10, 1)
     world.mirror()
-    producer = Producer({"bootstrap.servers": world.target_servers, "transactional.id": f"{topic}-open"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(world.remote(topic), b"undecided", partition=0)
-    assert producer.flush(30) == 0
+    producer = transactional_producer(world.target_servers, f"{topic}-open")
+    write_in_transaction(producer, world.remote(topic))
     world.produce(topic, 10, 1, seed=2)
     world.mirror()
     world.write_config(**{"mirrorlake.connect.timeout.ms": "2000"})
@@ -570,7 +572,7 @@ def test_a_partition_without_a_leader_is_not_covered_and_the_others_are_verified
             write(world.source_servers, alive, {0: records})
             write(world.source_servers, dead, {0: records, 1: records})
             world.mirror()
-        write(world.source_servers, new, {0: [record(1, timestamp=time.time_ns() // 1_000_000)]})  # not late yet
+        write(world.source_servers, new, {0: [record(1, timestamp=now_ms())]})  # not late yet
         for key in ((alive, 0), (dead, 1)):
             drop_before(world.source_admin, *key, 10)
         assert verify(world).passed

@@ -27,7 +27,7 @@ from tests.empty_ledger import ledger_in, put_tables
 from tests.example_ledger import fill, write_flow
 from tests.notebooks.warm_jvm import WarmJvm
 from tests.secured_cluster import SecuredCluster
-from tests.world import World, consume_as, read_committed
+from tests.world import PROCESS_S, World, consume_as, read_committed
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -111,7 +111,9 @@ def run(name: str, output: Path, jvm: WarmJvm | None, /, *, fails_with: str = ""
     for parameter, value in given.items():
         words += ["-p", parameter, value]
     environment = os.environ | logging_events() | (jvm.environment if jvm else {})
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False, env=environment)
+    done = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, timeout=PROCESS_S, check=False, env=environment
+    )
     if jvm:
         jvm.end_session()
     assert bool(done.returncode) == bool(fails_with), done.stderr[-3000:]

@@ -18,6 +18,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from tests.empty_ledger import ledger_in
 from tests.pictures import WRITES, chromium, take_picture
 from tests.report_ledger import HOURS, UNTIL, fill_report
+from tests.world import PROCESS_S
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ("lag", "throughput", "stages", "freshness", "gates", "verified")
@@ -51,7 +52,7 @@ def page(ledger: Ledger, tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=1500,
+        timeout=PROCESS_S,
         check=False,
     )
     assert made.returncode == 0, made.stderr[-3000:]

@@ -89,6 +89,7 @@ def ill() -> Rows:
             {**cycle("open", ago(minutes=30)), **LEFT},
             *({**cycle("mirror", ago(hours=hours), 0), **NEW} for hours in (60, 0.01)),
         ],
+        # A second more than an hour before the job's last sign of life, which is taken above.
         "offset_syncs": [run(1, "t", 0, (0, 9), 0, "10:00:00", **OTHER, committed_at=ago(hours=2, seconds=1))],
     }
 
